@@ -175,8 +175,8 @@ class Soak:
     def add(self, key: str, chance: random.Random) -> None:
         op, threads = chance.choice(self.others), chance.choice((1, 2, 4, 8))
         seconds = op.flops / 2e10 * (0.1 + 0.9 / threads) * chance.uniform(0.9, 1.1) * self.factor
-        rows = [{"op": 0, "threads": threads, "seconds": seconds}]
-        body = {"machine": OTHER.to_json(), "ops": [op.to_json()], "rows": rows}
+        entries = [{"op": 0, "threads": threads, "seconds": [seconds]}]
+        body = {"machine": OTHER.to_json(), "ops": [op.to_json()], "measurements": entries}
         answer = self.send("POST", "/v1/measurements", body, **{"Idempotency-Key": key})
         if answer is not None and answer.status == 201:
             with self.lock:

@@ -81,8 +81,7 @@ def _decision(body: Document) -> None:
     else:
         for name in ("cores", "machine", "policy", "model", "options"):
             body.pop(name, None)
-        plan = body.get("plan")
-        ids, cores = ([], []) if plan is None else _plan(plan)
+        ids, cores = [], []
     running = body.get("running") or []
     del running[min(len(ids), len(cores)) :]
     for number, op in enumerate(running):
@@ -90,16 +89,7 @@ def _decision(body: Document) -> None:
     waiting = ids[len(running) :]
     body["running"], body["ready"] = running, waiting[: len(body["ready"])]
     if body.get("idle") is not None:
-        body["idle"] = cores[len(running) :][: len(body["idle"])] if not body.get("plan") else []
-
-
-def _plan(plan: Document) -> tuple[list[str], list[int]]:
-    """Make a plan consistent; return its ids, and its cores."""
-    plan["cores"] = max(len(plan["ops"]), 1)
-    for number, op in enumerate(plan["ops"]):
-        op["id"], op["cores"] = f"{number}{op['id']}", [number]
-        op["start_s"], op["finish_s"] = sorted((op["start_s"], op["finish_s"]))
-    return [op["id"] for op in plan["ops"]], list(range(len(plan["ops"])))
+        body["idle"] = cores[len(running) :][: len(body["idle"])]
 
 
 def _measured(body: Document) -> None:
@@ -113,7 +103,7 @@ def _measured(body: Document) -> None:
     for op in listed:
         _op(op)
     body["ops"] = [*listed, OPS[0].to_json()]
-    for entry in [*(body.get("measurements") or ()), *(body.get("rows") or ())]:
+    for entry in body.get("measurements") or ():
         entry |= _case(entry, Machine.from_json(body["machine"]))
         entry.pop("machine", None)
         entry.pop("repeat", None)

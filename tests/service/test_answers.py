@@ -95,8 +95,9 @@ def test_a_curve_follows_what_the_service_stores_at_once(client: FlaskClient) ->
     path = f"/v1/curves/{OPS[1].key}"
     for turn in (1, 2, 3):
         before = client.get(path).data
-        rows = [{"op": OPS[1].key, "threads": 4, "seconds": 0.5 * turn}] * 9**turn
-        assert client.post("/v1/measurements", json={"machine": MACHINE.fingerprint, "rows": rows}).status_code == 201
+        rows = [{"op": OPS[1].key, "threads": 4, "seconds": [0.5 * turn] * 9**turn}]
+        sent = {"machine": MACHINE.fingerprint, "measurements": rows}
+        assert client.post("/v1/measurements", json=sent).status_code == 201
         after = client.get(path).data
         assert after != before
         assert json.loads(after) == client.post("/v1/predictions", json={"ops": [OPS[1].key]}).get_json()

@@ -19,7 +19,7 @@ from threadcast.service.keys import add_key, remove_key
 from threadcast.service.settings import ServiceSettings
 
 SCOPES = ("read", "ingest", "admin")
-ROWS = {"machine": MACHINE.fingerprint, "rows": [{"op": OPS[0].key, "threads": 1, "seconds": 1.0}]}
+ROWS = {"machine": MACHINE.fingerprint, "measurements": [{"op": OPS[0].key, "threads": 1, "seconds": [1.0]}]}
 REQUESTS: dict[str, list[tuple[str, str, Any]]] = {
     "read": [
         ("GET", "/v1/models", None), ("GET", "/v1/measurements", None), ("GET", "/metrics", None), ("GET", "/", None),

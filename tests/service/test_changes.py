@@ -128,12 +128,14 @@ def test_ops_that_nobody_measured_since_are_in_doubt(client: FlaskClient, model:
 
 def test_measured_once_more_they_hold_again(client: FlaskClient) -> None:
     op, seconds = UNMEASURED[0], BEFORE_S
-    rows = [
-        {"op": op.key, "threads": c.threads, "affinity": c.affinity.value, "seconds": FACTOR * seconds[op.key, c] * n}
+    entries = [
+        {
+            "op": op.key, "threads": c.threads, "affinity": c.affinity.value,
+            "seconds": [FACTOR * seconds[op.key, c] * n for n in (0.99, 1.0, 1.01)],
+        }
         for c in MACHINE.cases()
-        for n in (0.99, 1.0, 1.01)
-    ]
-    sent = client.post("/v1/measurements", json={"machine": MACHINE.fingerprint, "rows": rows})
+    ]  # fmt: skip
+    sent = client.post("/v1/measurements", json={"machine": MACHINE.fingerprint, "measurements": entries})
     assert sent.status_code == 201, sent.text
     for source, low, now, high in points(client, op, "champion"):
         assert (source, now) == ("measured", pytest.approx(FACTOR))

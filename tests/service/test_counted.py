@@ -63,8 +63,8 @@ def test_three_times_without_conditions_change_the_forecast(client: FlaskClient,
 
 def test_rows_without_conditions_change_the_forecast_too(client: FlaskClient) -> None:
     before_s = BEFORE_S[OPS[0].key]
-    rows = [{"op": OPS[0].key, "threads": 4, "seconds": 3 * before_s} for _ in range(3)]
-    sent = client.post("/v1/measurements", json={"machine": MACHINE.fingerprint, "rows": rows})
+    rows = [{"op": OPS[0].key, "threads": 4, "seconds": [3 * before_s] * 3}]
+    sent = client.post("/v1/measurements", json={"machine": MACHINE.fingerprint, "measurements": rows})
     assert sent.get_json()["counted"] == 1
     assert forecast(client) == pytest.approx(3 * before_s)
 

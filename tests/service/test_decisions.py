@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.service.service_data import CURVES, graph_document
-from threadcast.core import Machine, OpGraph, Placement, Plan, Trace
+from threadcast.core import Machine, OpGraph, Placement, Trace
 from threadcast.scheduler.policies import Problem, create, names
 from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.scheduler.simulation.checker import check_schedule
@@ -19,7 +19,6 @@ from threadcast.scheduler.simulation.simulator import simulate
 from threadcast.service.app import create_app
 from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.decisions import _idle
-from threadcast.service.plan_following import next_launches
 from threadcast.service.schemas import DecisionRequest
 from threadcast.service.settings import ServiceSettings
 
@@ -67,39 +66,6 @@ def test_decisions_one_by_one_are_the_simulation(client: FlaskClient, policy: st
     check_schedule(GRAPH, trace, machine=MACHINE, oversubscribed=True)
     simulated = simulate(create(policy, Problem(GRAPH, curves_of(GRAPH, MACHINE), MACHINE), **options))
     assert trace.makespan_s == pytest.approx(simulated.makespan_s, rel=1e-12)
-
-
-def test_a_plan_is_followed_to_its_makespan(client: FlaskClient) -> None:
-    plan = client.post("/v1/plans", json={"graph": graph_document(**CURVES), "cores": 4}).get_json()
-    trace = drive(client, plan=plan)
-    check_schedule(GRAPH, trace, machine=MACHINE)
-    assert trace.makespan_s == pytest.approx(plan["makespan_s"], rel=1e-12)
-    assert {op.id: op.cores for op in trace.ops} == {op["id"]: tuple(op["cores"]) for op in plan["ops"]}
-
-
-PLAN = Plan(
-    2, "by hand",
-    (Placement("a", (0,), 1, 0.0, 1.0), Placement("b", (0, 1), 2, 1.0, 2.0), Placement("c", (1,), 1, 2.0, 3.0)),
-).to_json()  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("ready", "running", "launched"),
-    [
-        (["a", "b", "c"], [], ["a"]),  # c waits: b comes first on core 1
-        (["b", "c"], [("a", [0])], []),
-        (["c"], [("a", [0])], ["c"]),  # b is not ready and holds nothing back
-        (["b", "c"], [], ["b"]),
-        ([], [], []),
-    ],
-)
-def test_a_plan_gives_cores_in_its_own_order_among_what_is_ready(
-    client: FlaskClient, ready: list[str], running: list[tuple[str, list[int]]], launched: list[str]
-) -> None:
-    under_way = [{"id": op, "cores": cores, "remaining_s": 0.5} for op, cores in running]
-    answer = decide(client, plan=PLAN, ready=ready, running=under_way)
-    assert [launch["id"] for launch in answer["launches"]] == launched
-    assert "context" not in answer
 
 
 def test_launches_on_cores_that_are_not_given_away_are_held_back(client: FlaskClient) -> None:
@@ -163,7 +129,7 @@ AT = {"id": "a", "cores": [0], "remaining_s": 1.0}
 REFUSED: dict[str, tuple[Any, int, str]] = {
     "nothing ready": (BASE, 422, "/ready"),
     "no graph": ({"ready": []}, 422, ""),
-    "graph and plan": ({**BASE, "plan": PLAN, "ready": []}, 422, ""),
+    "graph and context": ({**BASE, "context": "abc", "ready": []}, 422, ""),
     "a context unheard of": ({"context": "abc", "ready": []}, 404, "/context"),
     "an op unheard of": ({**BASE, "ready": ["a", "z"]}, 422, "/ready/1"),
     "an op twice": ({**BASE, "ready": ["a", "a"]}, 422, "/ready/1"),
@@ -176,10 +142,6 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "fewer threads than cores": (
         {**BASE, "ready": [], "running": [{**AT, "cores": [0, 1], "threads": 1}]}, 422, "/running/0"),
     "an idle core that is busy": ({**BASE, "ready": ["b"], "running": [AT], "idle": [1, 0]}, 422, "/idle/1"),
-    "a plan of no schema": ({"plan": {}, "ready": []}, 422, "/plan/schema"),
-    "a plan with a wrong op": ({"plan": {**PLAN, "ops": [{}]}, "ready": []}, 422, "/plan/ops/0/id"),
-    "an op that is not in the plan": ({"plan": PLAN, "ready": ["z"]}, 422, "/ready/0"),
-    "a plan and a policy": ({"plan": PLAN, "ready": [], "policy": "fifo"}, 422, "/policy"),
     "a context and cores": ({"context": "abc", "ready": [], "cores": 2}, 422, "/cores"),
     "automatic choice": ({**BASE, "ready": [], "policy": "auto"}, 422, "/policy"),
     "the search": ({**BASE, "ready": [], "policy": "search"}, 422, "/policy"),
@@ -199,15 +161,6 @@ def test_a_wrong_question_is_refused_with_a_pointer(
     assert response.content_type == "application/problem+json"
     problem = response.get_json()
     assert (response.status_code, problem["pointer"]) == (status, pointer), problem
-
-
-def test_an_op_waits_for_all_hardware_threads_that_it_needs() -> None:
-    """With more threads than cores an op uses the second hardware threads too."""
-    wide = Placement("a", (0, 1), 4, 0.0, 1.0)
-    beside = Placement("b", (0, 1), 2, 1.0, 2.0, hardware_thread=1)
-    planned = Plan(2, "by hand", (wide, beside))
-    assert next_launches(planned, ready={"b"}, running=[wide], idle=()) == []
-    assert next_launches(planned, ready={"b"}, running=[replace(wide, threads=2)], idle=()) == [beside]
 
 
 def test_idle_cores_are_not_looked_for_one_by_one() -> None:

@@ -23,7 +23,7 @@ from threadcast.service.openapi import description
 from threadcast.service.settings import ServiceSettings
 
 OP = {"kind": "mm", "inputs": [[64, 64], [64, 64]]}
-ROW = {"op": 0, "threads": 1, "seconds": 1e-3}
+ROW = {"op": 0, "threads": 1, "seconds": [1e-3]}
 LOCAL = read_machine()
 ASKED: dict[str, Callable[[FlaskClient, Any], TestResponse]] = {
     "predictions": lambda client, machine: client.post("/v1/predictions", json={"ops": [OP], "machine": machine}),
@@ -32,7 +32,7 @@ ASKED: dict[str, Callable[[FlaskClient, Any], TestResponse]] = {
         "/v1/decisions", json={"graph": graph_document(**CURVES), "machine": machine, "ready": ["a"]}
     ),
     "measurements": lambda client, machine: client.post(
-        "/v1/measurements", json={"ops": [OP], "rows": [ROW], "machine": machine}
+        "/v1/measurements", json={"ops": [OP], "measurements": [ROW], "machine": machine}
     ),
 }
 
@@ -73,7 +73,7 @@ def test_a_machine_that_is_none_is_refused(fresh: Service, route: str, machine: 
 def test_queries_and_entries_name_machines_in_the_same_way(client: FlaskClient, name: str) -> None:
     assert client.get(f"/v1/curves/{OPS[0].key}?machine={name}").json["machine"] == MACHINE.fingerprint
     assert client.get(f"/v1/measurements?machine={name}").json["total"] == len(MEASURED)
-    stored = client.post("/v1/measurements", json={"ops": [OP], "rows": [{**ROW, "machine": name}]})
+    stored = client.post("/v1/measurements", json={"ops": [OP], "measurements": [{**ROW, "machine": name}]})
     assert stored.status_code == 201
     page = client.get("/ops", query_string={"machine": name}).text
     assert f'<option value="{MACHINE.fingerprint}" selected' in page or MACHINE.fingerprint in page

@@ -17,10 +17,6 @@ GRAPH = {
     "schema": "threadcast.graph/1", "edges": [["a", "b"]],
     "ops": [{"id": "a", "kind": "mm", "curve": {"1": 1.0, "2": 0.6}}, {"id": "b", "kind": "mm", "curve": {"1": 0.5}}],
 }  # fmt: skip
-PLAN = {
-    "schema": "threadcast.plan/1", "cores": 2, "policy": "p",
-    "ops": [{"id": "a", "cores": [0, 1], "threads": 2, "start_s": 0.0, "finish_s": 1.0}],
-}  # fmt: skip
 RUNNING = [{"id": "a", "cores": [0], "remaining_s": 0.5, "threads": 1, "hardware_thread": 0}]
 ENTRY = {"machine": MACHINE.fingerprint, "op": OPS[0].key, "threads": 2, "affinity": "compact"}
 BODIES: list[tuple[str, dict[str, Any]]] = [
@@ -33,9 +29,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/plans", {"graph": GRAPH, "cores": 2, "machine": PAIR, "policy": "fifo", "options": {"inter": 2}}),
     ("/v1/plans", {"graph": GRAPH, "cores": 2, "policy": "manual_grid", "options": {"inter": [1, 2]}}),
     ("/v1/decisions", {"graph": GRAPH, "cores": 2, "ready": ["b"], "running": RUNNING, "idle": [1]}),
-    ("/v1/decisions", {"plan": PLAN, "ready": ["a"], "running": []}),
     ("/v1/decisions", {"context": "x", "ready": ["a"]}),
-    ("/v1/measurements", {"ops": [OP], "rows": [{**ENTRY, "repeat": 0, "seconds": 1.0, "counter.x": 1}]}),
     (
         "/v1/measurements",
         {"machine": MACHINE.fingerprint, "machines": [PAIR], "ops": [OP],
@@ -56,11 +50,8 @@ def test_a_value_of_a_wrong_type_is_a_problem_of_the_client(
 
 
 @pytest.mark.parametrize("machine", [[], {}, ["a"], {"a": 1}, 1, None])
-@pytest.mark.parametrize("form", ["rows", "measurements"])
-def test_a_machine_of_an_entry_that_is_no_fingerprint_is_pointed_to(
-    client: FlaskClient, form: str, machine: object
-) -> None:
-    entry = {**ENTRY, "machine": machine, "seconds": 1.0 if form == "rows" else [1.0]}
-    answer = client.post("/v1/measurements", json={form: [entry]})
+def test_a_machine_of_an_entry_that_is_no_fingerprint_is_pointed_to(client: FlaskClient, machine: object) -> None:
+    entry = {**ENTRY, "machine": machine, "seconds": [1.0]}
+    answer = client.post("/v1/measurements", json={"measurements": [entry]})
     assert answer.status_code == 422
-    assert answer.get_json()["pointer"] == f"/{form}/0/machine"
+    assert answer.get_json()["pointer"] == "/measurements/0/machine"

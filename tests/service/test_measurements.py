@@ -51,7 +51,7 @@ def test_filters_narrow(client: FlaskClient) -> None:
     assert get(client, machine="local")["total"] == 0
 
 
-def test_the_dense_form_goes_from_one_service_to_another_without_loss(
+def test_measurements_go_from_one_service_to_another_without_loss(
     client: FlaskClient, tmp_path: Path, models: Path
 ) -> None:
     other = create_app(ServiceSettings(store=tmp_path / "other.sqlite", models=models))
@@ -66,33 +66,18 @@ def test_the_dense_form_goes_from_one_service_to_another_without_loss(
     other.extensions["threadcast"].store.close()
 
 
-def test_the_long_form_has_one_row_a_sample_and_can_be_sent_back(
-    client: FlaskClient, settings: ServiceSettings
-) -> None:
-    page = get(client, form="long", op=OPS[0].key, limit=1)
-    assert [row["repeat"] for row in page["rows"]] == [0, 1, 2]
-    assert page["rows"][0]["counter.instructions"] == OPS[0].flops
-    assert page["rows"][0]["counter.cycles"] is None
-    rows = [{**row, "machine": NEW.fingerprint} for row in reversed(page["rows"])]
-    response = client.post("/v1/measurements", json={"machines": [NEW.to_json()], "rows": rows})
-    assert response.get_json() == {"measurements": 1, "samples": 3, "counted": 1}
-    with Store.open(settings.store) as store:
-        [stored] = store.measurements(machine=NEW.fingerprint)
-    assert stored.samples == MEASURED[0].samples
-
-
 def test_ops_may_go_by_their_position_and_the_machine_is_the_documents(
     client: FlaskClient, settings: ServiceSettings
 ) -> None:
-    rows = [{"op": 1, "threads": 2, "seconds": 0.5}, {"op": 0, "threads": 1, "seconds": 0.25}]
-    sent = {"machine": NEW.to_json(), "ops": [OPS[0].to_json(), OP], "rows": rows}
+    entries = [{"op": 1, "threads": 2, "seconds": [0.5]}, {"op": 0, "threads": 1, "seconds": [0.25]}]
+    sent = {"machine": NEW.to_json(), "ops": [OPS[0].to_json(), OP], "measurements": entries}
     assert client.post("/v1/measurements", json=sent).status_code == 201
     with Store.open(settings.store) as store:
         found = store.measurements(machine=NEW.fingerprint)
     assert [(m.op, m.case, m.seconds) for m in found] == [(UNSEEN, Case(2), 0.5), (OPS[0], Case(1), 0.25)]
 
 
-SENT = {"machine": MACHINE.fingerprint, "ops": [OP], "rows": [{"op": 0, "threads": 2, "seconds": 1.0}]}
+SENT = {"machine": MACHINE.fingerprint, "ops": [OP], "measurements": [{"op": 0, "threads": 2, "seconds": [1.0]}]}
 
 
 def test_the_same_key_and_body_store_once_and_get_the_same_answer(client: FlaskClient) -> None:
@@ -132,67 +117,59 @@ def test_a_key_that_the_command_line_used_stores_nothing(client: FlaskClient, se
 
 
 def test_without_a_key_each_request_stores(client: FlaskClient) -> None:
-    sent = {"machine": MACHINE.fingerprint, "ops": [OP], "rows": [{"op": 0, "threads": 2, "seconds": 1.0}]}
+    sent = {"machine": MACHINE.fingerprint, "ops": [OP], "measurements": [{"op": 0, "threads": 2, "seconds": [1.0]}]}
     for _ in range(2):
         assert client.post("/v1/measurements", json=sent).status_code == 201
     assert get(client, op=UNSEEN.key)["total"] == 2
 
 
-ROW = {"op": 0, "threads": 1, "seconds": 1.0}
-DENSE = {"op": 0, "threads": 1, "seconds": [1.0, 2.0]}
+ENTRY = {"op": 0, "threads": 1, "seconds": [1.0, 2.0]}
 
 
-def _rows(*rows: Any, **more: Any) -> dict[str, Any]:
-    return {"machine": MACHINE.to_json(), "ops": [OP], "rows": list(rows), **more}
-
-
-def _dense(*entries: Any) -> dict[str, Any]:
-    return {"machine": MACHINE.to_json(), "ops": [OP], "measurements": list(entries)}
+def _sent(*entries: Any, **more: Any) -> dict[str, Any]:
+    return {"machine": MACHINE.to_json(), "ops": [OP], "measurements": list(entries), **more}
 
 
 REFUSED: dict[str, tuple[Any, int, str]] = {
-    "nothing": ({}, 422, ""),
-    "both forms": (_rows(ROW, measurements=[DENSE]), 422, ""),
-    "no row": (_rows(), 422, "/rows"),
-    "a row that is text": (_rows(ROW, "x"), 422, "/rows/1"),
-    "no op": (_rows({"threads": 1, "seconds": 1.0}), 422, "/rows/0/op"),
-    "a position beyond the ops": (_rows({**ROW, "op": 1}), 422, "/rows/0/op"),
-    "a negative position": (_rows({**ROW, "op": -1}), 422, "/rows/0/op"),
-    "an op key unheard of": (_rows({**ROW, "op": "mm-0"}), 422, "/rows/0/op"),
-    "a machine unheard of": (_rows({**ROW, "machine": "elsewhere"}), 422, "/rows/0/machine"),
-    "no machine": ({"ops": [OP], "rows": [ROW]}, 422, "/rows/0/machine"),
-    "no thread": (_rows({**ROW, "threads": 0}), 422, "/rows/0/threads"),
-    "no seconds": (_rows({"op": 0, "threads": 1}), 422, "/rows/0/seconds"),
-    "negative seconds": (_rows({**ROW, "seconds": -1.0}), 422, "/rows/0/seconds"),
-    "seconds as text": (_rows({**ROW, "seconds": "1"}), 422, "/rows/0/seconds"),
-    "a negative count": (_rows({**ROW, "counter.cycles": -1}), 422, "/rows/0/counter.cycles"),
-    "a repeat below 0": (_rows({**ROW, "repeat": -1}), 422, "/rows/0/repeat"),
-    "no time at all": (_rows({**ROW, "seconds": 0}), 422, "/rows/0/seconds"),
-    "a sample longer than any op": (_rows({**ROW, "seconds": 1e300}), 422, "/rows/0/seconds"),
-    "a repeat twice": (_rows({**ROW, "repeat": 3}, {**ROW, "repeat": 3}), 422, "/rows/1/repeat"),
-    "a column unheard of": (_rows({**ROW, "milliseconds": 3}), 422, "/rows/0/milliseconds"),
-    "a kind with a line break": (_rows(ROW, ops=[OP, {"kind": "x\ny"}]), 422, "/ops/1/kind"),
-    "a counter with a NUL": (_dense({**DENSE, "counters": {"\0": [1, 2]}}), 422, "/measurements/0/counters/\0"),
-    "a count with a line break": (_rows({**ROW, "counter.a\n": 1}), 422, "/rows/0/counter.a\n"),
-    "a time that is none": (_dense({**DENSE, "conditions": {"time": "soon"}}), 422, "/measurements/0/conditions/time"),
-    "a number as a time": (_dense({**DENSE, "conditions": {"time": 12}}), 422, "/measurements/0/conditions/time"),
+    "nothing": ({}, 422, "/measurements"),
+    "no entry": (_sent(), 422, "/measurements"),
+    "an entry that is text": (_sent(ENTRY, "x"), 422, "/measurements/1"),
+    "no op": (_sent({"threads": 1, "seconds": [1.0]}), 422, "/measurements/0/op"),
+    "a position beyond the ops": (_sent({**ENTRY, "op": 1}), 422, "/measurements/0/op"),
+    "a negative position": (_sent({**ENTRY, "op": -1}), 422, "/measurements/0/op"),
+    "an op key unheard of": (_sent({**ENTRY, "op": "mm-0"}), 422, "/measurements/0/op"),
+    "a machine unheard of": (_sent({**ENTRY, "machine": "elsewhere"}), 422, "/measurements/0/machine"),
+    "no machine": ({"ops": [OP], "measurements": [ENTRY]}, 422, "/measurements/0/machine"),
+    "no thread": (_sent({**ENTRY, "threads": 0}), 422, "/measurements/0/threads"),
+    "no seconds": (_sent({"op": 0, "threads": 1}), 422, "/measurements/0/seconds"),
+    "negative seconds": (_sent({**ENTRY, "seconds": [-1.0]}), 422, "/measurements/0/seconds/0"),
+    "seconds as text": (_sent({**ENTRY, "seconds": "1"}), 422, "/measurements/0/seconds"),
+    "a negative count": (_sent({**ENTRY, "counters": {"c": [-1, 1]}}), 422, "/measurements/0/counters/c/0"),
+    "no time at all": (_sent({**ENTRY, "seconds": [0]}), 422, "/measurements/0/seconds/0"),
+    "a sample longer than any op": (_sent({**ENTRY, "seconds": [1e300]}), 422, "/measurements/0/seconds/0"),
+    "a member unheard of": (_sent({**ENTRY, "milliseconds": 3}), 422, "/measurements/0/milliseconds"),
+    "a kind with a line break": (_sent(ENTRY, ops=[OP, {"kind": "x\ny"}]), 422, "/ops/1/kind"),
+    "a counter with a NUL": (_sent({**ENTRY, "counters": {"\0": [1, 2]}}), 422, "/measurements/0/counters/\0"),
+    "a counter with a line break": (_sent({**ENTRY, "counters": {"a\n": [1, 2]}}), 422, "/measurements/0/counters/a\n"),
+    "a time that is none": (_sent({**ENTRY, "conditions": {"time": "soon"}}), 422, "/measurements/0/conditions/time"),
+    "a number as a time": (_sent({**ENTRY, "conditions": {"time": 12}}), 422, "/measurements/0/conditions/time"),
     "a time to come": (
-        _dense(DENSE, {**DENSE, "conditions": {"time": "2999-01-01"}}),
+        _sent(ENTRY, {**ENTRY, "conditions": {"time": "2999-01-01"}}),
         422,
         "/measurements/1/conditions/time",
     ),
-    "more threads than cores": (_rows(ROW, {**ROW, "threads": 5}), 422, "/rows/1/threads"),
+    "more threads than cores": (_sent(ENTRY, {**ENTRY, "threads": 5}), 422, "/measurements/1/threads"),
     "more spread threads than groups": (
-        _dense({**DENSE, "threads": 3, "affinity": "spread"}),
+        _sent({**ENTRY, "threads": 3, "affinity": "spread"}),
         422,
         "/measurements/0/threads",
     ),
-    "no sample": (_dense({**DENSE, "seconds": []}), 422, "/measurements/0/seconds"),
-    "a wrong sample": (_dense({**DENSE, "seconds": [1.0, None]}), 422, "/measurements/0/seconds/1"),
-    "counts for other samples": (_dense({**DENSE, "counters": {"c": [1]}}), 422, "/measurements/0/counters/c"),
-    "a wrong count": (_dense({**DENSE, "counters": {"c": [1, "2"]}}), 422, "/measurements/0/counters/c/1"),
-    "a condition that is no scalar": (_dense({**DENSE, "conditions": {"c": []}}), 422, "/measurements/0/conditions/c"),
-    "one wrong among good ones": (_dense(DENSE, {**DENSE, "threads": "1"}), 422, "/measurements/1/threads"),
+    "no sample": (_sent({**ENTRY, "seconds": []}), 422, "/measurements/0/seconds"),
+    "a wrong sample": (_sent({**ENTRY, "seconds": [1.0, None]}), 422, "/measurements/0/seconds/1"),
+    "counts for other samples": (_sent({**ENTRY, "counters": {"c": [1]}}), 422, "/measurements/0/counters/c"),
+    "a wrong count": (_sent({**ENTRY, "counters": {"c": [1, "2"]}}), 422, "/measurements/0/counters/c/1"),
+    "a condition that is no scalar": (_sent({**ENTRY, "conditions": {"c": []}}), 422, "/measurements/0/conditions/c"),
+    "one wrong among good ones": (_sent(ENTRY, {**ENTRY, "threads": "1"}), 422, "/measurements/1/threads"),
 }
 
 
@@ -208,7 +185,7 @@ def test_what_is_wrong_is_refused_with_a_pointer_and_nothing_is_stored(
 
 
 def test_a_kind_has_no_blanks_around_it(client: FlaskClient) -> None:
-    assert client.post("/v1/measurements", json=_rows(ROW, ops=[{**OP, "kind": " padded "}])).status_code == 201
+    assert client.post("/v1/measurements", json=_sent(ENTRY, ops=[{**OP, "kind": " padded "}])).status_code == 201
     assert [op["kind"] for op in get(client, kind="padded")["ops"]] == ["padded"]
 
 
@@ -225,26 +202,25 @@ def test_infinite_features_that_a_program_stored_are_listed_as_null(
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "two words", "caf\u00e9"])
 def test_a_wrong_idempotency_key_is_refused(client: FlaskClient, key: str) -> None:
-    response = client.post("/v1/measurements", json=_rows(ROW), headers={"Idempotency-Key": key})
+    response = client.post("/v1/measurements", json=_sent(ENTRY), headers={"Idempotency-Key": key})
     problem = response.get_json()
     assert (response.status_code, problem["pointer"], problem["in"]) == (422, "/Idempotency-Key", "header")
 
 
 def test_ops_of_the_longest_kind_come_back_as_they_were_answered(client: FlaskClient) -> None:
     op = {"kind": "k" * 200, "inputs": []}
-    asked = {"machine": NEW.to_json(), "ops": [op], "rows": [{"op": 0, "threads": 1, "seconds": 1e-3}]}
+    asked = {"machine": NEW.to_json(), "ops": [op], "measurements": [{"op": 0, "threads": 1, "seconds": [1e-3]}]}
     assert client.post("/v1/measurements", json=asked).status_code == 201
     key = get(client, kind="k" * 200)["ops"][0]["key"]
-    for page in [get(client, op=key, form=form) for form in ("dense", "long")]:
-        body = {name: page[name] for name in page if name not in ("total", "next")}
-        again = client.post("/v1/measurements", json=body)
-        assert again.status_code == 201, again.text
+    page = get(client, op=key)
+    again = client.post("/v1/measurements", json={name: page[name] for name in page if name not in ("total", "next")})
+    assert again.status_code == 201, again.text
     predicted = client.post("/v1/predictions", json={"ops": [key], "machine": MACHINE.fingerprint})
     assert predicted.get_json()["ops"] == [key]
 
 
 @pytest.mark.parametrize(
-    ("query", "pointer"), [("limit=0", "/limit"), ("limit=x", "/limit"), ("after=-1", "/after"), ("form=wide", "/form"),
+    ("query", "pointer"), [("limit=0", "/limit"), ("limit=x", "/limit"), ("after=-1", "/after"), ("form=long", "/form"),
                            ("colour=red", "/colour"), ("op=", "/op")],
 )  # fmt: skip
 def test_a_wrong_query_is_refused_with_a_pointer(client: FlaskClient, query: str, pointer: str) -> None:
@@ -256,7 +232,7 @@ def test_a_wrong_query_is_refused_with_a_pointer(client: FlaskClient, query: str
 def test_limits_hold(settings: ServiceSettings) -> None:
     app = create_app(replace(settings, max_rows=3, max_page=2))
     client = app.test_client()
-    assert client.post("/v1/measurements", json=_rows(*[ROW] * 4)).get_json()["pointer"] == "/rows"
-    assert client.post("/v1/measurements", json=_dense(DENSE, DENSE)).get_json()["pointer"] == "/measurements"
+    assert client.post("/v1/measurements", json=_sent(*[ENTRY] * 4)).get_json()["pointer"] == "/measurements"
+    assert client.post("/v1/measurements", json=_sent(ENTRY, ENTRY)).get_json()["pointer"] == "/measurements"
     assert len(get(client, limit=50)["measurements"]) == 2
     app.extensions["threadcast"].store.close()

@@ -18,11 +18,6 @@ from tests.service.service_data import CURVES, MACHINE, OPS, UNSEEN, graph_docum
 BODIES = int(os.environ.get("BODIES", "1000"))
 """`make bench-service` sends 10,000."""
 
-PLAN = {
-    "schema": "threadcast.plan/1", "cores": 2, "policy": "p", "lower_bound_s": 1.0, "guarded": [],
-    "curves_from": "file",
-    "ops": [{"id": "a", "cores": [0, 1], "threads": 2, "start_s": 0.0, "finish_s": 1.0}],
-}  # fmt: skip
 RUNNING = [{"id": "a", "cores": [0], "remaining_s": 0.5, "threads": 1, "hardware_thread": 0}]
 PAIR = {"name": "pair", "cores": [[0, [0], 0, 0, 0, 1e9], [1, [1], 0, 0, 0, None]], "caches": [[2, 1024, [0, 1]]]}
 OP = {**UNSEEN.to_json(), "attributes": {"args": [1, None, {"float": "inf"}]}}
@@ -34,11 +29,6 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     (
         "/v1/decisions",
         {"graph": graph_document(**CURVES), "cores": 4, "ready": ["b"], "running": RUNNING, "idle": [1]},
-    ),
-    ("/v1/decisions", {"plan": PLAN, "ready": ["a"], "running": []}),
-    (
-        "/v1/measurements",
-        {"machine": PAIR, "ops": [OP], "rows": [{"op": 0, "threads": 1, "seconds": 1.0, "counter.x": 1}]},
     ),
     (
         "/v1/measurements",

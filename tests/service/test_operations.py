@@ -128,10 +128,10 @@ def test_requests_are_counted_by_route_template_method_and_code(client: FlaskCli
 
 
 def test_stored_samples_are_counted(client: FlaskClient, settings: ServiceSettings) -> None:
-    rows = [{"op": OPS[0].key, "threads": 2, "seconds": 1.0}] * 3
+    rows = [{"op": OPS[0].key, "threads": 2, "seconds": [1.0] * 3}]
     with Store.open(settings.store) as store:
         machine = store.machines()[0].fingerprint
-    client.post("/v1/measurements", json={"machine": machine, "rows": rows})
+    client.post("/v1/measurements", json={"machine": machine, "measurements": rows})
     assert "threadcast_stored_samples_total 3.0" in client.get("/metrics").text
 
 

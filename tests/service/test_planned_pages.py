@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,13 +58,6 @@ def test_decisions_asked_for_are_listed_and_their_page_shows_what_they_lead_to(
     assert all(f'title="{op_id}"' in page for op_id in GRAPH.ids)
 
 
-def test_a_plan_that_is_followed_is_listed_once(client: FlaskClient) -> None:
-    plan = client.post("/v1/plans", json=CURVED).json
-    for ready in (["a"], ["a", "b"]):
-        assert client.post("/v1/decisions", json={"plan": plan, "ready": ready}).status_code == 200
-    assert sorted(line[:2] for line in lines(client)) == [("decisions by a plan", "4 ops"), ("plan", "4 ops")]
-
-
 def test_runs_are_listed_beside_them_the_last_first(client: FlaskClient, settings: Any) -> None:
     placed = (Placement("a", (0,), 1, 0.0, 0.25), Placement("b", (1,), 1, 0.0, 0.5))
     with Store.open(settings.store) as store:
@@ -78,20 +70,6 @@ def test_runs_are_listed_beside_them_the_last_first(client: FlaskClient, setting
     assert {line[0] for line in found[:2]} == {"plan", "run"}
     assert found[2][:3] == ("run", "net", duration(0.25))
     assert client.get(found[2][4].replace("&amp;", "&")).status_code == 200
-
-
-def test_what_an_earlier_threadcast_stored_is_still_read(client: FlaskClient, settings: Any, tmp_path: Path) -> None:
-    import sqlite3
-
-    client.post("/v1/plans", json=CURVED)
-    context = client.post("/v1/decisions", json={**CURVED, "ready": ["a"]}).json["context"]
-    with sqlite3.connect(settings.store) as database:  # without the line that says what each is
-        database.execute("UPDATE plans SET document = substr(document, instr(document, char(10)) + 1)")
-        database.execute("UPDATE contexts SET content = substr(content, instr(content, x'0a') + 1)")
-    assert {line[:2] for line in lines(client)} == {("plan", "–"), ("decisions", "–")}
-    assert client.get(lines(client)[0][4]).status_code == client.get(lines(client)[1][4]).status_code == 200
-    client.application.extensions["threadcast"].decision_contexts._policies.drop(lambda _: True)
-    assert client.post("/v1/decisions", json={"context": context, "ready": ["a"]}).status_code == 200
 
 
 def test_a_plan_that_is_not_stored_is_no_page(client: FlaskClient) -> None:

@@ -125,10 +125,6 @@ LONG = [None] * 4
         ("max_ops", "plans", {"graph": {"schema": "threadcast.graph/1", "ops": LONG}}, "/graph/ops"),
         ("max_ops", "decisions", {"ready": LONG}, "/ready"),
         ("max_ops", "decisions", {"ready": [], "running": LONG}, "/running"),
-        (
-            "max_ops", "decisions",
-            {"plan": {"schema": "threadcast.plan/1", "cores": 1, "policy": "x", "ops": LONG}, "ready": []}, "/plan/ops",
-        ),
         ("max_ops", "measurements", {"ops": LONG}, "/ops"),
         ("max_edges", "plans", {"graph": {"schema": "threadcast.graph/1", "ops": [], "edges": LONG}}, "/graph/edges"),
         (
@@ -136,7 +132,6 @@ LONG = [None] * 4
             {"graph": {"schema": "threadcast.graph/1", "ops": [], "ordering_edges": LONG}}, "/graph/ordering_edges",
         ),
         ("max_cases", "predictions", {"cases": LONG}, "/cases"),
-        ("max_rows", "measurements", {"rows": LONG}, "/rows"),
         ("max_rows", "measurements", {"measurements": LONG}, "/measurements"),
         (
             "max_rows", "measurements", {"measurements": [{"op": 0, "threads": 1, "seconds": LONG}]},

@@ -179,8 +179,8 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_sent_and_the_next_reque
 
 def test_measurements_go_in_over_http_and_count_in_the_next_prediction(server: Running, place: ServiceSettings) -> None:
     measured = measure(UNSEEN, Case(4))
-    rows = [{"op": 0, "threads": 4, "repeat": i, "seconds": s.seconds} for i, s in enumerate(measured.samples)]
-    sent = {"machine": MACHINE.to_json(), "ops": [UNSEEN.to_json()], "rows": rows}
+    rows = [{"op": 0, "threads": 4, "seconds": [s.seconds for s in measured.samples]}]
+    sent = {"machine": MACHINE.to_json(), "ops": [UNSEEN.to_json()], "measurements": rows}
     response = urllib3.request("POST", server.url + "/v1/measurements", json=sent, timeout=LONG_S, retries=False)
     assert response.status == 201
     curve = RemotePredictor(server.url, MACHINE, deadline_s=LONG_S).curves([UNSEEN])[0]
@@ -188,8 +188,8 @@ def test_measurements_go_in_over_http_and_count_in_the_next_prediction(server: R
 
 
 def samples_of(op: Op, seconds: float) -> dict[str, Any]:
-    rows = [{"op": 0, "threads": 4, "seconds": seconds}]
-    return {"machine": MACHINE.to_json(), "ops": [op.to_json()], "rows": rows}
+    rows = [{"op": 0, "threads": 4, "seconds": [seconds]}]
+    return {"machine": MACHINE.to_json(), "ops": [op.to_json()], "measurements": rows}
 
 
 @pytest.mark.system
@@ -209,7 +209,7 @@ def test_what_was_acknowledged_survives_kill_9_and_is_stored_once(settings: Serv
             assert (again.status, again.headers["Idempotency-Replayed"]) == (201, "true")
     with Store.open(settings.store) as store:
         found = [m.seconds for m in store.measurements(keys=[UNSEEN.key])]
-        assert found == [body["rows"][0]["seconds"] for _, body in acknowledged]
+        assert found == [second for _, body in acknowledged for second in body["measurements"][0]["seconds"]]
         assert store.check() == []
 
 

@@ -14,7 +14,6 @@ from threadcast.service.formats import (
     Count,
     Machine,
     Measurement,
-    MeasurementRow,
     Op,
     Seconds,
     SourceName,
@@ -106,8 +105,7 @@ class Measurements(TypedDict):
     next: Annotated[int | None, Field(description="`after` of the next page")]
     machines: list[Machine]
     ops: list[Op]
-    measurements: NotRequired[list[Measurement]]
-    rows: NotRequired[list[MeasurementRow]]
+    measurements: list[Measurement]
 
 
 @with_config(CLOSED)

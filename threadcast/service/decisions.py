@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response
 
-from threadcast.core import Placement, Plan
 from threadcast.core.errors import FormatError, IllegalLaunch, InvalidInput, PlanError
 from threadcast.scheduler.policies import Launch, Policy, Running, State
 from threadcast.scheduler.simulation.occupancy import Occupancy
@@ -20,8 +17,7 @@ from threadcast.service.answers import Example, answer
 from threadcast.service.context import Context, context, reply
 from threadcast.service.deadlines import computed_in_time, deadline
 from threadcast.service.decision_contexts import DecisionContext
-from threadcast.service.documents import below, reading
-from threadcast.service.plan_following import next_launches
+from threadcast.service.documents import reading
 from threadcast.service.planning import about_problem, read_policy, read_problem
 from threadcast.service.plans import EXAMPLE
 from threadcast.service.point_sources import PointSources
@@ -44,21 +40,18 @@ blueprint = APIBlueprint("decisions", __name__, url_prefix="/v1")
 def decide(asked: DecisionRequest) -> Response:
     """Decide what to launch now
 
-    Give one of three: a graph (with what a plan takes), for which a policy is made and cached; the `context` that
-    such an answer named, which spares sending and preparing the graph again; or a plan to follow. The answer is
-    the launches to make now, in order; none means wait. With nothing running, something ready and no `idle` there is
-    one; a policy decides for the whole machine, and `idle` holds back its launches on other cores.
+    Give one of two: a graph (with what a plan takes), for which a policy is made and cached; or the `context` that
+    such an answer named, which spares sending and preparing the graph again. The answer is the launches to make now,
+    in order; none means wait. With nothing running, something ready and no `idle` there is one; a policy decides for
+    the whole machine, and `idle` holds back its launches on other cores.
     """
-    given = [name for name in ("graph", "context", "plan") if getattr(asked, name) is not None]
-    if len(given) != 1:
-        raise FormatError(f"give one of graph, context and plan, not {' and '.join(given) or 'none'}")
+    if (asked.graph is None) == (asked.context is None):
+        raise FormatError("give either a graph or a context")
     for name in Planned.model_fields:
         if asked.graph is None and getattr(asked, name):
-            raise FormatError(f"{name} goes with a graph; {given[0]} has its own", pointer=f"/{name}")
+            raise FormatError(f"{name} goes with a graph; context has its own", pointer=f"/{name}")
     here = context()
     deadline(here.settings.deadline_s)
-    if asked.plan is not None:
-        return reply(_follow(asked, here))
     name, policy = _policy(asked, here)
     decided = computed_in_time(deadline(here.settings.deadline_s), lambda: _decide(policy, asked))
     return reply({"context": name, **decided})
@@ -114,35 +107,6 @@ def _decide(policy: Policy, asked: DecisionRequest) -> dict[str, Any]:
             source = sources.of(launch.op, launch.cores, launch.threads)
             launches.append({**_launch(graph.ids[launch.op], launch, predicted_s), "source": source})
     return {"policy": policy.name, "curves_from": policy.problem.curves.model, "launches": launches}
-
-
-def _follow(asked: DecisionRequest, here: Context) -> dict[str, Any]:
-    with below("/plan"), reading(""):
-        plan = Plan.from_json(asked.plan)
-    _keep_followed(plan, here)
-    _check_ids(asked, plan.by_id())
-    running = []
-    for i, at in enumerate(asked.running):
-        with reading(f"/running/{i}"):
-            running.append(
-                Placement(at.id, tuple(at.cores), at.threads or len(at.cores), 0.0, at.remaining_s, at.hardware_thread)
-            )
-    occupied = {core for op in running for core in op.cores}
-    free = sorted({core for op in plan.ops for core in op.cores} - occupied)
-    launches = [
-        _launch(op.id, Launch(0, op.cores, op.threads, op.hardware_thread), op.duration_s)
-        for op in next_launches(plan, ready=set(asked.ready), running=running, idle=_idle(asked, free))
-    ]
-    return {"policy": plan.policy, "curves_from": plan.curves_from, "launches": launches}
-
-
-def _keep_followed(plan: Plan, here: Context) -> None:
-    """Store a plan that is followed, once, for the dashboard."""
-    text = json.dumps(plan.to_json(), separators=(",", ":"))
-    name = hashlib.sha256(text.encode()).hexdigest()[:32]
-    if here.store.plan(name) is None:
-        about = {"ops": len(plan.ops), "policy": plan.policy, "forecast_s": plan.makespan_s, "followed": True}
-        here.store.add_plan(name, text, most=here.settings.max_kept_plans, about=about)
 
 
 def _idle(asked: DecisionRequest, free: Sequence[int]) -> tuple[int, ...]:

@@ -98,7 +98,7 @@ def read_each_op(values: Sequence[Any], stored: StoredDocuments, *, pointer: str
     return ops
 
 
-def read_case(value: formats.Case | formats.Measurement | formats.MeasurementRow) -> Case:
+def read_case(value: formats.Case | formats.Measurement) -> Case:
     """Return the case that the members `threads` and, if it is not compact, `affinity` describe."""
     return Case(value["threads"], Affinity(value.get("affinity", "compact")))
 

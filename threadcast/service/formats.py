@@ -44,8 +44,6 @@ OPEN = ConfigDict(strict=True, allow_inf_nan=False)
 CLOSED = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 """Of documents whose unknown members are refused: they are mostly misspelt ones."""
 
-COUNTER = "counter."
-
 TEXT, NUMBER, DOCUMENT = "<text>", "<number>", "<document>"
 """Names of the choices of a union. They appear in the places of pydantic's findings; `problems` leaves them out."""
 
@@ -285,26 +283,6 @@ class Plan(TypedDict):
     gap: NotRequired[Annotated[float, Field(description="makespan over lower bound, less one")] | None]
     guarded: NotRequired[list[str]]
     curves_from: NotRequired[Annotated[str, Field(description="name@version, or file")]]
-
-
-def _counter_members(schema: dict[str, Any]) -> None:
-    """Describe the members that begin with `COUNTER`; pydantic has no words for members by pattern."""
-    schema["additionalProperties"] = False
-    schema["patternProperties"] = {
-        rf"^counter\.{NAME}$": {"type": ["number", "null"], "minimum": 0, "maximum": MOST_WORK}
-    }
-
-
-@with_config(ConfigDict(strict=True, allow_inf_nan=False, extra="allow", json_schema_extra=_counter_members))
-class MeasurementRow(TypedDict):
-    """One sample in long form; `counter.NAME` is a count of this run, null where it could not be read."""
-
-    op: OpReference
-    threads: Threads
-    seconds: SampleSeconds
-    machine: NotRequired[Annotated[Key, Field(description="name of a machine, as in /v1/machines")]]
-    affinity: NotRequired[AffinityName]
-    repeat: NotRequired[Annotated[int, whole(0, 2**53), Field(description="order of the samples of one case")]]
 
 
 @with_config(CLOSED)

@@ -1,25 +1,15 @@
-"""Measurements as JSON: dense (one array of samples for each op and case) and long (one row for each sample)."""
+"""Measurements as JSON: an entry for each measurement of an op in a case, with an array of samples."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_type_hints
+from collections.abc import Mapping, Sequence
 
-from threadcast.core import Case, Machine, Measurement, Op, Sample
+from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import FormatError, InvalidInput, NotFound
-from threadcast.core.json_reading import finite
 from threadcast.core.measurement_documents import measurement_of
 from threadcast.core.measurement_time import require_times
-from threadcast.models.measured import MOST_WORK
 from threadcast.service.documents import machine_called, read_case, reading
-from threadcast.service.formats import COUNTER, NAME, MeasurementRow
-from threadcast.service.formats import Measurement as DenseEntry
-
-Entry = DenseEntry | MeasurementRow
-
-_COUNTER_MEMBER = re.compile(re.escape(COUNTER) + NAME)
-_ROW_MEMBERS = frozenset(get_type_hints(MeasurementRow))
+from threadcast.service.formats import Measurement as Entry
 
 
 class References:
@@ -67,10 +57,10 @@ class References:
         return self._machines[named]
 
 
-def read_dense(
-    entries: Sequence[DenseEntry], references: References, *, now_s: float, pointer: str = "/measurements"
+def read_entries(
+    entries: Sequence[Entry], references: References, *, now_s: float, pointer: str = "/measurements"
 ) -> list[Measurement]:
-    """The measurements in dense entries: each has an array of seconds, and for each counter an array of counts.
+    """The measurements in entries: each has an array of seconds, and for each counter an array of counts.
 
     The arrays have one element for each sample. FormatError, with a pointer below `pointer`, for anything wrong.
     `now_s` is the present time in seconds since 1970.
@@ -93,64 +83,9 @@ def read_dense(
     return measured
 
 
-def read_long(rows: Sequence[MeasurementRow], references: References, *, pointer: str = "/rows") -> list[Measurement]:
-    """The measurements in rows of one sample each; samples of one machine, op and case are sorted by `repeat`.
-
-    FormatError, with a pointer below `pointer`, for anything wrong.
-    """
-    found: dict[tuple[Machine, Op, Case], dict[int, Sample]] = {}
-    for i, row in enumerate(rows):
-        where = f"{pointer}/{i}"
-        identity = _identity(row, references, where)
-        counts = {
-            name.removeprefix(COUNTER): _count(name, count, f"{where}/{name}")
-            for name, count in row.items()
-            if name not in _ROW_MEMBERS
-        }
-        samples = found.setdefault(identity, {})
-        repeat = row.get("repeat", len(samples))
-        if repeat in samples:
-            raise FormatError(f"repeat {repeat} of this op and case is there already", pointer=f"{where}/repeat")
-        with reading(where):
-            samples[repeat] = Sample(row["seconds"], counts)
-    return [
-        Measurement(op, machine, case, tuple(samples[repeat] for repeat in sorted(samples)))
-        for (machine, op, case), samples in found.items()
-    ]
-
-
-def long_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """Return one row for each sample, without conditions, which the long form does not have."""
-    return [
-        {
-            "machine": m.machine.fingerprint, "op": m.op.key, "threads": m.case.threads,
-            "affinity": m.case.affinity.value, "repeat": repeat, "seconds": sample.seconds,
-            **{COUNTER + name: count for name, count in sample.counters.items()},
-        }
-        for m in measured
-        for repeat, sample in enumerate(m.samples)
-    ]  # fmt: skip
-
-
 def _identity(entry: Entry, references: References, pointer: str) -> tuple[Machine, Op, Case]:
     """What an entry measured; FormatError at its threads where the machine lacks the case."""
     op, machine, case = references.op(entry, pointer), references.machine(entry, pointer), read_case(entry)
     with reading(f"{pointer}/threads"):
         machine.require(case)
     return machine, op, case
-
-
-def _count(name: str, value: Any, pointer: str) -> float | None:
-    """Return a member of a row that must be a count; FormatError for a member of another name or value.
-
-    The description names such members by a pattern, which the models have no words for.
-    """
-    if not _COUNTER_MEMBER.fullmatch(name):
-        raise FormatError(
-            f"unknown member {name[:40]!r}; counts are called {COUNTER}NAME, without control characters",
-            pointer=pointer,
-        )
-    count = None if value is None else finite(value, pointer=pointer, minimum=0.0)
-    if count is not None and count > MOST_WORK:
-        raise FormatError(f"must be at most {MOST_WORK:g}, got {count:g}", pointer=pointer)
-    return count

@@ -25,9 +25,7 @@ from threadcast.service.documents import asked_machine, read_ops
 from threadcast.service.measurement_documents import (
     Entry,
     References,
-    long_rows,
-    read_dense,
-    read_long,
+    read_entries,
 )
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
@@ -44,7 +42,7 @@ blueprint = APIBlueprint("measurements", __name__, url_prefix="/v1")
 EXAMPLE: dict[str, Any] = {
     "machine": {"name": "example", "cores": [[0, [0], 0, 0, 0, None], [1, [1], 0, 0, 0, None]]},
     "ops": [{"kind": "mm", "inputs": [[256, 256], [256, 256]]}],
-    "rows": [{"op": 0, "threads": 1, "seconds": 0.004}, {"op": 0, "threads": 2, "seconds": 0.0025}],
+    "measurements": [{"op": 0, "threads": 1, "seconds": [0.004]}, {"op": 0, "threads": 2, "seconds": [0.0025]}],
 }
 """Two samples of an op, on a machine of two cores that no other is taken for."""
 
@@ -126,16 +124,10 @@ def _idempotency_key() -> str | None:
 
 
 def _read(asked: MeasurementsRequest, here: Context) -> list[Measurement]:
-    if (asked.measurements is None) == (asked.rows is None):
-        raise FormatError("give either measurements or rows")
-    samples = len(asked.rows or ()) + sum(len(entry["seconds"]) for entry in asked.measurements or ())
-    if samples > here.settings.max_rows:
-        pointer = "/measurements" if asked.rows is None else "/rows"
-        raise FormatError(f"{samples} samples; at most max_rows={here.settings.max_rows} are allowed", pointer=pointer)
-    references = _references(asked, [*(asked.measurements or ()), *(asked.rows or ())], here)
-    if asked.measurements is not None:
-        return read_dense(asked.measurements, references, now_s=time.time())
-    return read_long(asked.rows or (), references)
+    samples, most = sum(len(entry["seconds"]) for entry in asked.measurements), here.settings.max_rows
+    if samples > most:
+        raise FormatError(f"{samples} samples; at most max_rows={most} are allowed", pointer="/measurements")
+    return read_entries(asked.measurements, _references(asked, asked.measurements, here), now_s=time.time())
 
 
 def _references(asked: MeasurementsRequest, entries: Sequence[Entry], here: Context) -> References:
@@ -171,11 +163,7 @@ def show(asked: MeasurementsQuery) -> Response:
         "next": following,
         "machines": _named("fingerprint", {m.machine.fingerprint: m.machine for m in page}),
         "ops": _named("key", {m.op.key: m.op for m in page}),
-        **(
-            {"rows": long_rows(page)}
-            if asked.form == "long"
-            else {"measurements": [measurement_document(m) for m in page]}
-        ),
+        "measurements": [measurement_document(m) for m in page],
     }
     try:
         return reply(document)

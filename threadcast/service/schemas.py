@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
@@ -18,10 +18,8 @@ from threadcast.service.formats import (
     HardwareThread,
     Machine,
     Measurement,
-    MeasurementRow,
     OpKey,
     Ops,
-    Plan,
     Threads,
     at_most,
 )
@@ -102,13 +100,12 @@ class RunningOp(Body):
 
 
 class DecisionRequest(Planned):
-    """The ops that are ready and running and the idle cores; and one of `graph`, `context` and `plan`."""
+    """The ops that are ready and running and the idle cores; and either `graph` or `context`."""
 
-    model_config = _one_of(graph=["object", "string"], context="string", plan="object")
+    model_config = _one_of(graph=["object", "string"], context="string")
 
     graph: GraphOrName | None = Field(None, description="a graph, with or without curves, or the name of a stored one")
     context: Name | None = Field(None, description="from an earlier answer, in place of the graph and its options")
-    plan: Plan | None = Field(None, description="launch what this plan puts next on its cores")
     ready: Annotated[list[str], FIRST_WRONG, at_most("max_ops")] = Field(
         description="ids of ops whose predecessors have finished, first come first"
     )
@@ -119,20 +116,15 @@ class DecisionRequest(Planned):
 
 
 class MeasurementsRequest(Body):
-    """Samples, dense or in long form; entries name ops by key or by position in `ops`."""
-
-    model_config = _one_of(measurements="array", rows="array")
+    """Samples; entries name ops by key or by position in `ops`."""
 
     machine: AnyMachine | None = Field(None, description=f"of every entry that names no other: {MACHINE}")
     machines: Annotated[list[Machine], Field(max_length=1000)] = Field(
         default_factory=list, description="others that entries name by fingerprint"
     )
     ops: Ops | None = Field(None, description="ops that the store does not know yet")
-    measurements: Annotated[list[Measurement], Field(min_length=1), FIRST_WRONG, at_most("max_rows")] | None = Field(
-        None, description="dense: one entry an op and case"
-    )
-    rows: Annotated[list[MeasurementRow], Field(min_length=1), FIRST_WRONG, at_most("max_rows")] | None = Field(
-        None, description="long form: one row a sample"
+    measurements: Annotated[list[Measurement], Field(min_length=1), FIRST_WRONG, at_most("max_rows")] = Field(
+        description="one entry for each measurement of an op in a case"
     )
 
 
@@ -145,7 +137,6 @@ class MeasurementsQuery(BaseModel):
     op: OpKey | None = Field(None, description="key of an op")
     kind: Name | None = Field(None, description="kind of op")
     network: Name | None = Field(None, description="name of a stored graph")
-    form: Literal["dense", "long"] = Field("dense", description="one entry an op and case, or one row a sample")
     after: Annotated[int, Field(ge=0, le=2**53)] = Field(0, description="`next` of the page before")
     limit: Annotated[int, Field(ge=1, le=2**53)] = Field(100, description="measurements in the page, at most max_page")
 

@@ -50,8 +50,7 @@ def content_of(connection: Connection, table: Table, name: str) -> Any:
     """The content of this name, without the line about it; None where there is none, or not any more."""
     of_name, of_content, _ = table.columns
     found = connection.execute(select(of_content).where(of_name == name)).scalar()
-    begin, end = ("{", "\n") if isinstance(found, str) else (b"{", b"\n")
-    return found.partition(end)[2] if found and found[:1] == begin and end in found else found
+    return found and found.partition("\n" if isinstance(found, str) else b"\n")[2]
 
 
 def newest(connection: Connection, table: Table, limit: int) -> Iterator[Kept]:
@@ -60,6 +59,5 @@ def newest(connection: Connection, table: Table, limit: int) -> Iterator[Kept]:
     query = select(of_name, of_time, func.substr(of_content, 1, MOST_ABOUT)).order_by(of_time.desc(), of_name)
     for name, time_s, start in connection.execute(query.limit(limit)):
         text = start if isinstance(start, str) else bytes(start).decode(errors="replace")
-        line, end, _ = text.partition("\n")  # of an earlier threadcast there is no such line
-        about = json.loads(line) if end and line.startswith("{") else {}
+        about = json.loads(text.partition("\n")[0])
         yield Kept(table.name, name, datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds"), about)
