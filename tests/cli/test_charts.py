@@ -1,11 +1,10 @@
-"""Plots of curves: where points lie on linear and on logarithmic axes."""
+"""Plots of curves: where points lie."""
 
 from __future__ import annotations
 
 import re
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from threadcast.cli.charts import CurvePlot, curve_plot
@@ -22,12 +21,6 @@ def points(svg: str, line: str) -> NDArray[np.float64]:
     return np.array([[float(number) for number in pair.split(",")] for pair in found.split()])
 
 
-def test_seconds_that_halve_with_twice_the_threads_are_a_straight_line_on_logarithmic_axes() -> None:
-    steps = np.diff(points(curve_plot(CurvePlot("op", INVERSE, {}, logarithmic=True)), "line"), axis=0)
-    np.testing.assert_allclose(steps, np.broadcast_to(steps.mean(axis=0), steps.shape), atol=0.11)
-    assert np.all(steps > 0)
-
-
 def test_tables_of_pages_scroll_by_themselves_on_narrow_screens() -> None:
     page = html_page("times", [html_table(["op", "s"], [["mm", "1"]])])
     assert re.search(r"\.scroll \{[^}]*overflow-x: auto", page)
@@ -42,15 +35,6 @@ def test_linear_axes_start_from_zero_seconds() -> None:
     np.testing.assert_allclose(x - x[0], np.array([0, 1, 3, 7, 15]) * (x[1] - x[0]), atol=0.8)
 
 
-def test_true_times_lie_on_the_scale_of_the_forecast_and_measurements() -> None:
-    true = Curve.exact(CASES, [2.0 / case.threads for case in CASES])
-    svg = curve_plot(CurvePlot("op", INVERSE, {16: 0.125}, true, logarithmic=True))
-    (dot,) = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', svg)
-    assert points(svg, "true")[-1] == pytest.approx([float(number) for number in dot])
-    assert points(svg, "true")[1:, 1] == pytest.approx(points(svg, "line")[:-1, 1], abs=0.11)
-
-
 def test_a_curve_of_one_case_is_drawn() -> None:
-    for logarithmic in (False, True):
-        svg = curve_plot(CurvePlot("op", Curve.exact(CASES[:1], [0.5]), {1: 0.5}, logarithmic=logarithmic))
-        assert np.isfinite(points(svg, "line")).all()
+    svg = curve_plot(CurvePlot("op", Curve.exact(CASES[:1], [0.5]), {1: 0.5}))
+    assert np.isfinite(points(svg, "line")).all()

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import urllib3
 from click.testing import CliRunner
-from numpy.typing import NDArray
 
 from tests.processes import command_of
-from threadcast.cli import demo, demo_many_core, demo_report, demo_service
+from threadcast.cli import demo, demo_report, demo_service
 from threadcast.cli.demo_report import RunReport
 from threadcast.cli.demo_summary import verdict
+from threadcast.cli.followed_model import LEARNING_KIND
 from threadcast.cli.main import cli
-from threadcast.collector.campaign import ENOUGH
-from threadcast.collector.simulated.xeon_phi import XeonPhi
-from threadcast.core import CurveTable, Machine, Op, OpGraph, Placement, Plan, Trace, read_machine
+from threadcast.core import Machine, Op, OpGraph, Placement, Plan, Trace, read_machine
 from threadcast.core.errors import ServiceUnavailable
 from threadcast.models import registry_of_kinds
 from threadcast.models.registry import ModelRegistry
@@ -32,7 +28,7 @@ from threadcast.store import Store
 
 PROMISED = {
     "ops_measured", "measured_share", "models", "predictions_over_http", "lower_bound_s", "predicted_step_s",
-    "default_step_s", "planned_step_s", "many_core",
+    "default_step_s", "planned_step_s",
 }  # fmt: skip
 
 
@@ -56,13 +52,11 @@ def is_resource_tracker(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class Demo:
-    """A run of the demo on small networks: its folder, its summary, and what the service counted as forecast."""
+    """A run of the demo on small networks: its folder, its summary, and what it printed."""
 
     folder: Path
     summary: dict[str, Any]
     stdout: str
-    served: dict[str, float]
-    """Points by version of the model, of which the service had given forecasts at the end."""
     left_over: set[int]
     """Processes that the demo left behind."""
 
@@ -70,29 +64,16 @@ class Demo:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     folder = tmp_path_factory.mktemp("demo")
-    served: dict[str, float] = {}
-    fetch = demo_many_core.fetch
-
-    def fetch_and_count(url: str, sampled: demo_many_core.Sampled, **options: float) -> CurveTable:
-        found = fetch(url, sampled, **options)
-        with urllib3.PoolManager() as pool:
-            text = pool.request("GET", f"{url}/metrics").data.decode()
-        counted = re.findall(r'^threadcast_predicted_points_total\{model="(.+)"\} (.+)$', text, re.MULTILINE)
-        served.update((version, float(count)) for version, count in counted)
-        return found
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "WORKLOADS", (("lenet", "tiny", "training"), ("inception_block", "tiny", "forward")))
         patch.setattr(demo, "MEAN_S", 0.004)
-        patch.setattr(demo_many_core, "NETWORK", ("inception_block", "large", "forward"))
-        patch.setattr(demo_many_core, "fetch", fetch_and_count)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("THREADCAST_CORUN", str(folder / "corun"))
         before = children()
         ran = CliRunner().invoke(cli, ["demo", "--output", str(folder), "--steps", "3", "--json"])
         left_over = {pid for pid in children() - before if not is_resource_tracker(pid)}
     assert ran.exit_code == 0, ran.output
-    return Demo(folder, json.loads((folder / "summary.json").read_text()), ran.stdout, served, left_over)
+    return Demo(folder, json.loads((folder / "summary.json").read_text()), ran.stdout, left_over)
 
 
 @pytest.mark.system
@@ -104,8 +85,7 @@ def test_demo_measures_learns_serves_plans_and_runs(done: Demo) -> None:
     assert summary["measured_share"] == 1.0
     assert summary["predictions_over_http"] == summary["ops_measured"] > 50
     few = len(read_machine().cases()) < demo.FEWEST_CASES
-    assert set(summary["models"]) == set(demo_many_core.KINDS if few else registry_of_kinds.names())
-    assert ("Xeon Phi" in summary["models_judged_by"]) is few
+    assert set(summary["models"]) == (set() if few else set(registry_of_kinds.names()))
     report = (done.folder / "report.html").read_text()
     assert ("cases of an op, as here, cannot judge a model" in report) is few
     assert report.split("<p>")[1].startswith(f"<strong>{escape(summary['verdict'])}</strong>")
@@ -122,10 +102,10 @@ def test_the_champion_is_the_model_that_costs_least_as_train_would_say(done: Dem
     costs = {name: row["cost"] for name, row in done.summary["models"].items() if row["cost"] is not None}
     champion = ModelRegistry(done.folder / "models").manifest("champion")
     assert champion.version == done.summary["model_served"]
-    assert costs[champion.model] <= min(costs.values()) + 1e-12
     if len(read_machine().cases()) < demo.FEWEST_CASES:
-        assert champion.metrics == {}  # of another machine
+        assert (champion.model, champion.metrics) == (LEARNING_KIND, {})
         return
+    assert costs[champion.model] <= min(costs.values()) + 1e-12
     row = champion.metrics["new_network"]
     assert (row["unusable"], row["cost"]) == (0, costs[champion.model])
 
@@ -140,62 +120,10 @@ def test_the_demos_runs_are_on_the_dashboard_of_its_store(done: Demo) -> None:
 
 
 @pytest.mark.system
-def test_the_many_core_figures_are_those_of_the_store_and_the_simulator(done: Demo) -> None:
-    many_core, phi = done.summary["many_core"], XeonPhi()
-    with Store.open(done.folder / "measurements.db") as store:
-        measured = store.measurements(machine=phi.machine.fingerprint)
-    cases = phi.machine.cases()
-    graph = demo_many_core._graph("inception_block", "large", "forward")
-    ops = graph.distinct_ops()
-    assert {m.op.key for m in measured} == set(ops)
-    assert all(m.conditions["simulated"] for m in measured)
-    share = len({(m.op.key, m.case) for m in measured}) / (len(ops) * len(cases))
-    assert many_core["cases_measured_share"] == pytest.approx(share)
-    assert 0 < share < 0.1
-
-    model = ModelRegistry(done.folder / "models").load("many_core")
-    known = [[m for m in measured if m.op.key == key] for key in ops]
-    curves = model.predict_many(list(ops.values()), known, cases, machine=phi.machine)
-    exact = np.array([[phi.seconds(op, case) for case in cases] for op in ops.values()])
-    chosen = exact[np.arange(len(ops)), curves.seconds.argmin(axis=1)]
-    assert many_core["regret_mean"] == pytest.approx(np.mean(chosen / exact.min(axis=1) - 1), rel=1e-6, abs=1e-9)
-    every_core = exact[:, [case.threads for case in cases].index(len(phi.machine))]
-    assert many_core["regret_all_cores"] == pytest.approx(np.mean(every_core / exact.min(axis=1) - 1), rel=1e-6)
-    assert many_core["regret_mean"] < many_core["regret_all_cores"]
-    assert 0 < many_core["expected_regret"] <= ENOUGH
-
-    row = {key: i for i, key in enumerate(ops)}
-    of_step = [row[op.key] for op in graph.ops]
-    assert many_core["default_step_s"] == pytest.approx(every_core[of_step].sum(), rel=1e-6)
-    assert longest_path(graph, curves.seconds.min(axis=1)[of_step]) <= many_core["predicted_step_s"] * (1 + 1e-9)
-    assert many_core["predicted_step_s"] < many_core["default_step_s"]
-    assert longest_path(graph, exact.min(axis=1)[of_step]) <= many_core["planned_step_s"] < many_core["default_step_s"]
-
-
-def longest_path(graph: OpGraph, seconds: NDArray[np.float64]) -> float:
-    """Seconds of the longest path through the graph, ops with `seconds` (n_ops,), in their order."""
-    ends = np.zeros(len(graph))
-    for i in graph.topological_order:
-        ends[i] = seconds[i] + max((ends[before] for before in graph.predecessors[i]), default=0.0)
-    return float(ends.max())
-
-
-@pytest.mark.system
-def test_the_many_core_forecasts_came_from_the_service(done: Demo) -> None:
-    many_core = done.summary["many_core"]
-    served = ModelRegistry(done.folder / "models").manifest("many_core").version
-    assert many_core["model_served"] == served != done.summary["model_served"]
-    assert served.partition("@")[0] == "joint_process"
-    assert many_core["predictions_over_http"] == many_core["distinct_ops"] > 10
-    assert done.served[served] == many_core["predictions_over_http"] * 68
-
-
-@pytest.mark.system
-def test_the_report_says_what_is_simulated_and_why_an_accuracy_is_negative(done: Demo) -> None:
+def test_the_report_shows_every_run_and_why_an_accuracy_is_negative(done: Demo) -> None:
     report = (done.folder / "report.html").read_text()
-    assert report.count('<svg class="timeline"') == 5
+    assert report.count('<svg class="timeline"') == 4
     assert "lenet training" in report
-    assert "68 cores, simulated" in report
     assert "http" not in report.replace("over HTTP", "").replace("http://www.w3.org", "").lower().split("<body>")[0]
     for row in done.summary["models"].values():
         assert (row["worse_than_zero"] is not None) == (row["accuracy"] is not None and row["accuracy"] < 0)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from threadcast.cli.real_ops import without_views
 from threadcast.core import Edge, Op, OpGraph, TensorSpec
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -38,7 +37,7 @@ def test_the_stored_dcgan_step_is_the_one_that_is_captured():
     pytest.importorskip("torch")
     import paper_networks
 
-    captured = without_views(paper_networks.CAPTURES["dcgan"]())
+    captured = paper_networks.without_views(paper_networks.CAPTURES["dcgan"]())
     stored = paper_networks.load("dcgan")  # before operators that need a shape alone lost their inputs
     now = [("ones", ()) if op.kind == "ones_like" else (op.kind, op.inputs) for op in stored.ops]
     assert Counter(now) == Counter((op.kind, op.inputs) for op in captured.ops)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -13,38 +12,26 @@ from threadcast.core.figures import duration
 
 @dataclass(frozen=True, slots=True)
 class CurvePlot:
-    """The content of one small plot: a model's curve with its interval, measured seconds by thread count, and the true
-    seconds where a simulator gives them. `logarithmic`: both axes, for curves that fall over many threads."""
+    """The content of one small plot: a model's curve with its interval, and measured seconds by thread count."""
 
     title: str
     curve: Curve
     measured: Mapping[int, float]
-    true: Curve | None = None
-    logarithmic: bool = False
 
 
 def curve_plot(plot: CurvePlot, *, width: float = 240.0, height: float = 150.0) -> str:
-    """An image of seconds over threads: the band is the 90 % interval, dots are measurements, dashes true times.
-
-    Seconds start from zero where the axes are not logarithmic.
-    """
+    """An image of seconds over threads: the band is the 90 % interval, dots are measurements; seconds from zero."""
     left, bottom, top = 46.0, 22.0, 28.0
     curve = plot.curve
     threads = sorted({case.threads for case in curve.cases} | set(plot.measured))
-    true = {} if plot.true is None else _fastest(plot.true)
-    every = [*curve.low.tolist(), *curve.high.tolist(), *plot.measured.values(), *true.values()]
-    lowest, highest = (min(every) if plot.logarithmic else 0.0), max(every) or 1.0
-
-    def share(value: float, low: float, high: float) -> float:
-        if plot.logarithmic and low < high:
-            return math.log(value / low) / math.log(high / low)
-        return (value - low) / max(high - low, 1e-300)
+    every = [*curve.low.tolist(), *curve.high.tolist(), *plot.measured.values()]
+    highest = max(every) or 1.0
 
     def x(count: int) -> float:
-        return left + share(count, 1, max(threads[-1], 2)) * (width - left - 12)
+        return left + (count - 1) / (max(threads[-1], 2) - 1) * (width - left - 12)
 
     def y(seconds: float) -> float:
-        return height - bottom - share(seconds, lowest, highest) * (height - bottom - top)
+        return height - bottom - seconds / highest * (height - bottom - top)
 
     best: dict[int, int] = {}
     for i, case in enumerate(curve.cases):
@@ -54,13 +41,12 @@ def curve_plot(plot: CurvePlot, *, width: float = 240.0, height: float = 150.0) 
     upper = [f"{x(curve.cases[i].threads):.1f},{y(curve.high[i]):.1f}" for i in order]
     lower = [f"{x(curve.cases[i].threads):.1f},{y(curve.low[i]):.1f}" for i in reversed(order)]
     line = " ".join(f"{x(curve.cases[i].threads):.1f},{y(curve.seconds[i]):.1f}" for i in order)
-    dashes = " ".join(f"{x(count):.1f},{y(seconds):.1f}" for count, seconds in sorted(true.items()))
     dots = "".join(
         f'<circle cx="{x(count):.1f}" cy="{y(seconds):.1f}" r="3.5">'
         f"<title>measured: {duration(seconds)} at {count} threads</title></circle>"
         for count, seconds in plot.measured.items()
     )
-    middle = 8 if plot.logarithmic and threads[-1] > 16 else threads[len(threads) // 2]
+    middle = threads[len(threads) // 2]
     ticks = "".join(
         f'<text x="{x(count):.1f}" y="{height - 6:.0f}" text-anchor="middle">{count}</text>'
         for count in sorted({threads[0], middle, threads[-1]})
@@ -70,16 +56,7 @@ def curve_plot(plot: CurvePlot, *, width: float = 240.0, height: float = 150.0) 
         f'<svg class="curve" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
         f'<text x="4" y="12" class="title">{escape(plot.title)}</text>'
         f'<polygon class="band" points="{" ".join([*upper, *lower])}"/><polyline class="line" points="{line}"/>'
-        + (f'<polyline class="true" points="{dashes}"/>' if dashes else "")
-        + f'{dots}<line class="axis" x1="{left}" y1="{base:.1f}" x2="{width}" y2="{base:.1f}"/>{ticks}'
+        f'{dots}<line class="axis" x1="{left}" y1="{base:.1f}" x2="{width}" y2="{base:.1f}"/>{ticks}'
         f'<text x="{left - 4}" y="{y(highest) + 4:.1f}" text-anchor="end">{duration(highest, 2)}</text>'
-        f'<text x="{left - 4}" y="{base:.1f}" text-anchor="end">{duration(lowest, 2) if lowest else 0}</text></svg>'
+        f'<text x="{left - 4}" y="{base:.1f}" text-anchor="end">0</text></svg>'
     )
-
-
-def _fastest(curve: Curve) -> dict[int, float]:
-    """The least seconds of the curve at each thread count."""
-    found: dict[int, float] = {}
-    for case, seconds in zip(curve.cases, curve.seconds.tolist(), strict=True):
-        found[case.threads] = min(seconds, found.get(case.threads, math.inf))
-    return found

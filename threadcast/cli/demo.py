@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from threadcast.cli import demo_many_core
 from threadcast.cli.charts import CurvePlot
 from threadcast.cli.demo_report import RunReport
 from threadcast.cli.demo_service import service
 from threadcast.cli.demo_summary import (
     ModelsTable,
-    many_core_table,
     report_page,
     runs_table,
     summary,
     verdict,
 )
-from threadcast.cli.followed_model import CHAMPION
+from threadcast.cli.followed_model import CHAMPION, LEARNING_KIND
 from threadcast.cli.model_table import choose_split, judge, make_models, shown
 from threadcast.cli.options import common
 from threadcast.cli.output import Output
@@ -34,7 +32,6 @@ from threadcast.core.settings import Settings
 if TYPE_CHECKING:
     from threadcast.capture.graph.captured import Captured
     from threadcast.capture.workloads import Mode
-    from threadcast.cli.demo_many_core import Sampled
     from threadcast.collector.busy import LoadWatch
     from threadcast.store import Store
 
@@ -83,9 +80,8 @@ class _Network:
 def command(output: Output, settings: Settings, folder: Path, steps: int) -> None:
     """Measure, learn, serve, plan and run small networks, and write a report of the gains.
 
-    Then profile a network on a simulated machine of 68 cores, where a model decides what is measured and forecasts the
-    rest, and plan it there. Earlier measurements and models in the folder are replaced. Where others use the cores, up
-    to 30 s are waited for a quiet moment; then what they disturb is measured again, and else called disturbed.
+    Earlier measurements and models in the folder are replaced. Where others use the cores, up to 30 s are waited for a
+    quiet moment; then what they disturb is measured again, and else called disturbed.
     """
     from threadcast.collector.busy import LoadWatch, load_document
     from threadcast.store import Store
@@ -101,32 +97,27 @@ def command(output: Output, settings: Settings, folder: Path, steps: int) -> Non
     with Store.open(store_path) as store:
         output.note("recording the networks")
         networks = [_capture(*which) for which in WORKLOADS]
-        sampled = demo_many_core.sample(output, store, models)  # nothing is timed, so that the machine may become quiet
         observed, measuring = _measure(output, machine, store, networks, watch)
-        models_table = _judge(output, store, machine, sampled, steps=settings["train.steps"])
+        models_table = _judge(output, store, machine, steps=settings["train.steps"])
         version = _learn(store, models, machine, models_table)
         output.note("starting the prediction service")
         with service(store_path, models, log=folder / "service.log") as url:
             curves = _fetch(url, machine, networks)
-            forecast = demo_many_core.fetch(url, sampled, deadline_s=DEADLINE_S)
         watch.wait(output.note)
         runs = [_run(output, machine, one, curves[one.name], observed, watch, steps=steps) for one in networks]
         for one, run in zip(networks, runs, strict=True):
             store.add_run(one.graph_name, machine, plan=run.plan, trace=run.trace)
-    output.note(f"planning {sampled.network} for {sampled.machine.name}")
-    many_core = demo_many_core.judge(sampled, forecast)
     load = load_document(watch.overall(), disturbed=any(run.disturbed for run in runs), what="times")
-    document = summary(machine, observed, models_table, version, runs, many_core) | load | measuring
+    document = summary(machine, observed, models_table, version, runs) | load | measuring
     document = {"verdict": verdict(runs, machine, load["load"]), **document}
     write_json(folder / "summary.json", document)
-    (folder / "report.html").write_text(report_page(machine, runs, models_table, many_core, document), encoding="utf-8")
+    (folder / "report.html").write_text(report_page(machine, runs, models_table, document), encoding="utf-8")
     said = f"{document['predictions_over_http']} curves came over HTTP from {version}. Report: {folder / 'report.html'}"
     rows = models_table.rows
-    title = f"{models_table.judged_by}, the {min(SHOWN, len(rows))} models of {len(rows)} that cost least"
+    title = f"one network left out, the {min(SHOWN, len(rows))} models of {len(rows)} that cost least"
     output.result(
         document, document["verdict"], "", runs_table(runs), *filter(None, [run.why_default for run in runs]),
-        many_core_table(many_core), *filter(None, [models_table.remark]), shown(rows[:SHOWN], title=title),
-        f"{document['measuring']}. {said}",
+        shown(rows[:SHOWN], title=title) if rows else models_table.remark, f"{document['measuring']}. {said}",
     )  # fmt: skip
 
 
@@ -177,37 +168,32 @@ def _measure(
     }  # fmt: skip
 
 
-def _judge(output: Output, store: Store, machine: Machine, sampled: Sampled, *, steps: int) -> ModelsTable:
-    """Compare models as `threadcast train` does, on this machine or, where it has too few cases, on the larger one."""
+def _judge(output: Output, store: Store, machine: Machine, *, steps: int) -> ModelsTable:
+    """Compare models as `threadcast train` does, where the machine has enough cases."""
     from threadcast.models import registry_of_kinds
     from threadcast.models.judgement import ranking
 
     cases = len(machine.cases())
     if cases < FEWEST_CASES:
-        remark = f"{cases} cases of an op, as here, cannot judge a model: the simulated machine does."
-        judged_by = f"{sampled.machine.name}, shapes left out"
-        measurements, split = demo_many_core.measure_all(sampled), choose_split("new_shape", [], {})
-        names: Sequence[str] = demo_many_core.KINDS
-    else:
-        remark, judged_by = "", "One network left out"
-        measurements = store.measurements(machine=machine.fingerprint)
-        names, split = registry_of_kinds.names(), choose_split("new_network", measurements, store.networks_of())
-    candidates = make_models(names, [], measurements)
+        return ModelsTable([], f"{cases} cases of an op, as here, cannot judge a model: {LEARNING_KIND} learns.")
+    measurements = store.measurements(machine=machine.fingerprint)
+    split = choose_split("new_network", measurements, store.networks_of())
+    candidates = make_models(registry_of_kinds.names(), [], measurements)
     rows = judge(output, measurements, candidates, split, jobs=len(machine), steps=steps).rows
-    ordered = [*(rows[i] for i in ranking(rows)), *(row for row in rows if not row.ops)]
-    return ModelsTable(ordered, judged_by, remark, split[1], here=cases >= FEWEST_CASES)
+    return ModelsTable([*(rows[i] for i in ranking(rows)), *(row for row in rows if not row.ops)], "")
 
 
 def _learn(store: Store, models: Path, machine: Machine, table: ModelsTable) -> str:
-    """Let the model that costs least learn what was measured here, register it, and return its version."""
+    """Let the model that costs least, if models were judged, learn what was measured here; register it, and return its
+    version."""
     from threadcast.models.registry import ModelRegistry
 
-    measurements, best = store.measurements(machine=machine.fingerprint), table.rows[0]
-    ((_, model),) = make_models([best.model], [], measurements)
+    measurements, best = store.measurements(machine=machine.fingerprint), table.rows[0] if table.rows else None
+    ((_, model), *_) = make_models([best.model if best else LEARNING_KIND], [], measurements)
     registry = ModelRegistry(models)
     version = registry.save(
         model.fit(measurements), trained_on={"measurements": len(measurements)},
-        metrics={table.split: best.to_json()} if table.here else {},
+        metrics={"new_network": best.to_json()} if best else {},
     )  # fmt: skip
     registry.set_alias(CHAMPION, version)
     return version

@@ -8,7 +8,6 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from threadcast.cli.charts import CurvePlot, curve_plot
-from threadcast.cli.demo_many_core import ManyCoreReport
 from threadcast.cli.model_table import regret
 from threadcast.core import OpGraph, Plan, Trace
 from threadcast.core.figures import duration, percent, significant
@@ -19,9 +18,6 @@ from threadcast.drawing.timeline_svg import kinds_of, painted, timeline
 if TYPE_CHECKING:
     from threadcast.models.judgement import Row
     from threadcast.runtime.tuner.guard import Verdict
-
-MANY_CORE_TRACK_HEIGHT = 4.0
-"""Height of a core's track where there are 68 of them, in the units of `charts.timeline`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +62,11 @@ _STEP_COLUMNS = (
 
 
 def page(
-    *, verdict: str, machine: str, runs: Sequence[RunReport], models: Sequence[Row], judged_by: str,
-    many_core: ManyCoreReport, facts: Sequence[str],
+    *, verdict: str, machine: str, runs: Sequence[RunReport], models: Sequence[Row], remark: str,
+    facts: Sequence[str],
 ) -> str:  # fmt: skip
-    """The whole report as one HTML file without links to other files. `models` are evaluation rows, `judged_by` begins
-    the text on how they were judged."""
+    """The whole report as one HTML file without links to other files. `models` are evaluation rows; `remark` says why
+    there are none."""
     body = [
         "<h1>threadcast: what the demo measured</h1>",
         f"<p><strong>{escape(verdict)}</strong></p>",
@@ -82,13 +78,7 @@ def page(
         "as fast as it was measured, is shorter. Gain: the median of the ratios of neighbouring steps. The guard keeps "
         f"the plan where it was faster beyond doubt. {escape(' '.join(run.why_default for run in runs))}</p>",
         "<h2>How well each model forecasts</h2>",
-        f"<p class=note>{escape(judged_by)} learns on the others, then sees only the samples it "
-        "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
-        f"the time lost by running an op at the thread count that the model chose. Cost is by how much "
-        f"{models[0].steps:,} runs at these thread counts, and measuring the samples, take longer than these runs at "
-        "the best ones; the model that costs least is on top and serves. Bold: may be as accurate as the best.</p>",
-        *_model_table(models),
-        *_section("many-core", _many_core_section(many_core)),
+        *(_model_table(models) if models else [f"<p class=note>{escape(remark)}</p>"]),
     ]
     for run in runs:
         body += _section(run.name.replace(" ", "-"), _run_section(run))
@@ -105,10 +95,17 @@ def _step_row(run: RunReport) -> list[str]:
 
 def _model_table(models: Sequence[Row]) -> list[str]:
     """The models, and below the table why accuracies are negative."""
+    how = (
+        "<p class=note>One network left out: the model learns on the others, then sees only the samples it "
+        "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
+        "the time lost by running an op at the thread count that the model chose. Cost is by how much "
+        f"{models[0].steps:,} runs at these thread counts, and measuring the samples, take longer than these runs at "
+        "the best ones; the model that costs least is on top and serves. Bold: may be as accurate as the best.</p>"
+    )
     table, *reasons = _models_html(models, _MODEL_COLUMNS)
     if not reasons:
-        return [table]
-    return [table, "<details><summary>Why accuracies are negative</summary>", *reasons, "</details>"]
+        return [how, table]
+    return [how, table, "<details><summary>Why accuracies are negative</summary>", *reasons, "</details>"]
 
 
 def _models_html(rows: Sequence[Row], columns: Sequence[tuple[str, str, float]]) -> list[str]:
@@ -143,47 +140,6 @@ def _name(row: Row) -> str:
 
 def _section(name: str, body: Sequence[str]) -> list[str]:
     return [f'<section id="{escape(name)}">', *body, "</section>"]
-
-
-def _many_core_section(report: ManyCoreReport) -> list[str]:
-    kinds = kinds_of(report.graph)
-    paints, legend = painted(report.plan, kinds)
-    columns = (
-        "step", "cases measured", "expected regret", "regret", "regret of all cores", "default", "planned", "gain",
-        "predicted",
-    )  # fmt: skip
-    row = [
-        report.network, f"{report.cases_measured:,} of {report.cases:,} ({report.cases_measured_share:.1%})",
-        f"{report.expected_regret:.1%}", f"{report.regret_mean:.1%}", f"{report.regret_all_cores:.1%}",
-        duration(report.default_step_s), duration(report.trace.makespan_s), f"{report.gain:.2f}x",
-        duration(report.plan.makespan_s),
-    ]  # fmt: skip
-    return [
-        "<h2>68 cores, simulated: few cases measured, the rest forecast</h2>",
-        f"<p class=note>{escape(report.machine)}: all times below come from a simulator, none from real cores. As "
-        "<code>threadcast profile</code> does on a machine that nobody measured, a model that knew nothing of it "
-        f"decided what was measured: {report.cases_measured / report.curves_fetched:.1f} of "
-        f"{report.cases_per_op} cases of each of the {report.curves_fetched} different operations of "
-        f"{report.network}. The other cases are forecast; the curves came over HTTP from {escape(report.model)}.</p>",
-        "<p class=note>Regret is how much longer the case chosen by forecast takes than the best one by the "
-        "simulator's exact times, mean over operations; expected regret is what the model said of it. Default: each "
-        "operation on all cores, one after the other. Planned: the plan made from the forecasts, run with exact times "
-        "and the slow-down of operations that run side by side.</p>",
-        html_table(columns, [row]),
-        f"<h3>The plan, simulated: {duration(report.trace.makespan_s)}</h3>",
-        legend,
-        timeline(
-            report.trace,
-            kinds,
-            span_s=report.trace.makespan_s,
-            paints=paints,
-            track_height=MANY_CORE_TRACK_HEIGHT,
-        ),
-        "<h3>Curves of the heaviest operation of each kind</h3>",
-        "<p class=note>Line and 90 % band: forecast; dots: measured; dashes: the simulator's exact times. Threads to "
-        "the right, seconds upwards, both logarithmic.</p>",
-        '<div class="curves">' + "".join(curve_plot(plot) for plot in report.plots) + "</div>",
-    ]
 
 
 def _run_section(run: RunReport) -> list[str]:

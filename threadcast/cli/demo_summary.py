@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from threadcast.cli.demo_many_core import ManyCoreReport
 from threadcast.cli.demo_report import RunReport, page
 from threadcast.cli.output import table
 from threadcast.core import Machine
@@ -21,14 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelsTable:
-    """The comparison of models. `rows`: the one that costs least first. `judged_by`: what they were judged by, `split`
-    its name, and `here` whether that was on this machine; `remark`: why it was not, or empty."""
+    """The comparison of models, each left to learn all networks but one. `rows`: the one that costs least first, none
+    where `remark` says why."""
 
     rows: Sequence[Row]
-    judged_by: str
     remark: str
-    split: str
-    here: bool
 
 
 def verdict(runs: Sequence[RunReport], machine: Machine, load: str) -> str:
@@ -53,12 +49,11 @@ def verdict(runs: Sequence[RunReport], machine: Machine, load: str) -> str:
 
 def summary(
     machine: Machine, observed: Collection[str], models: ModelsTable, version: str,
-    runs: Sequence[RunReport], many_core: ManyCoreReport,
+    runs: Sequence[RunReport],
 ) -> dict[str, Any]:  # fmt: skip
     """The content of summary.json. Step times and bounds are given by network, and at the top their sums.
 
     `observed` are the keys of the measured ops, `models` the evaluation of the models, `version` the one that served.
-    The simulated machine's results are the member `many_core` and nothing else.
     """
     keys = {op.key for run in runs for op in run.graph.ops}
     each: dict[str, dict[str, Any]] = {
@@ -90,12 +85,10 @@ def summary(
             }
             for row in models.rows
         },
-        "models_judged_by": models.judged_by,
         "model_served": version,
         "predictions_over_http": len(keys),
         **summed,
         "networks": each,
-        "many_core": many_core.to_json(),
     }
 
 
@@ -109,21 +102,8 @@ def runs_table(runs: Sequence[RunReport]) -> Table:
     return table(columns, lines, title="Steps, medians; gain with its interval")
 
 
-def many_core_table(report: ManyCoreReport) -> Table:
-    """What few measurements of the simulated machine were enough for, as a table: the share of cases measured, the
-    expected and the actual regret of the choices, and the step times."""
-    columns = ("step", "cases", "expected", "regret", "default_s", "planned_s", "gain", "predicted_s")
-    row = [
-        report.network, f"{report.cases_measured_share:.1%}", f"{report.expected_regret:.1%}",
-        f"{report.regret_mean:.1%}", report.default_step_s, report.trace.makespan_s, report.gain,
-        report.plan.makespan_s,
-    ]  # fmt: skip
-    return table(columns, [row], title=f"{report.machine}: nothing of it was measured on real cores")
-
-
 def report_page(
-    machine: Machine, runs: Sequence[RunReport], models: ModelsTable, many_core: ManyCoreReport,
-    document: Mapping[str, Any],
+    machine: Machine, runs: Sequence[RunReport], models: ModelsTable, document: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """The demo's page, as HTML; `document` is the result of `summary`."""
     facts = (
@@ -134,8 +114,7 @@ def report_page(
         f"{duration(document['planned_step_s'])} planned"
         + ("" if any(r.forecast_disturbed for r in runs) else f", {duration(document['predicted_step_s'])} predicted"),
     )
-    judged_by = f"{models.remark} {models.judged_by}: the model".lstrip()
     return page(
         verdict=document["verdict"], machine=f"{machine.name}, {len(machine)} cores", runs=runs, models=models.rows,
-        judged_by=judged_by, many_core=many_core, facts=facts,
+        remark=models.remark, facts=facts,
     )  # fmt: skip

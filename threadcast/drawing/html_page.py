@@ -20,7 +20,7 @@ height: .8em; margin-right: .35em; border-radius: 2px }
 svg text { fill: currentColor; font: 11px system-ui, sans-serif } svg .title { font-weight: 600 }
 .track { fill: var(--soft) } .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); }
 .band { fill: #4477aa40 } .line { fill: none; stroke: #4477aa; stroke-width: 2 } circle { fill: #ee6677 }
-.axis { stroke: var(--line) } .true { fill: none; stroke: currentColor; stroke-dasharray: 3 3; opacity: .8 }
+.axis { stroke: var(--line) }
 """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -12,7 +11,7 @@ from threadcast.core.graph import OpGraph
 from threadcast.core.plan import Placement, Plan, Trace
 
 WIDTH = 1000.0  # user units; pages scale it
-TRACK_HEIGHT, TRACK_GAP, LABEL_WIDTH, LINE_HEIGHT = 26.0, 4.0, 90.0, 14.0
+TRACK_HEIGHT, TRACK_GAP, LABEL_WIDTH = 26.0, 4.0, 90.0
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#997700", "#994455", "#004488", "#77aadd")
 """Paul Tol's bright and high-contrast schemes, which colour-blind people can distinguish."""
@@ -44,30 +43,25 @@ def kinds_of(graph: OpGraph) -> dict[str, str]:
 
 
 def timeline(
-    schedule: Plan | Trace, kinds: Mapping[str, str], *, span_s: float, paints: Mapping[str, str], rest: str = REST,
-    track_height: float = TRACK_HEIGHT,
+    schedule: Plan | Trace, kinds: Mapping[str, str], *, span_s: float, paints: Mapping[str, str], rest: str = REST
 ) -> str:  # fmt: skip
     """An image with one track for each core, from 0 to `span_s` seconds; an op is drawn on each of its cores.
 
-    `kinds` are those of ops by id; `paints` the attribute that paints a kind, `rest` that of all others. Where tracks
-    are lower than text is high, some of them are labelled.
+    `kinds` are those of ops by id; `paints` the attribute that paints a kind, `rest` that of all others.
     """
     cores = sorted({core for placement in schedule.ops for core in placement.cores})
     scale = (WIDTH - LABEL_WIDTH) / span_s if span_s > 0 else 0.0
-    step = track_height + TRACK_GAP * min(1.0, track_height / TRACK_HEIGHT)
-    labelled = max(1, math.ceil(2 * LINE_HEIGHT / step)) if step < LINE_HEIGHT else 1
+    step, half = TRACK_HEIGHT + TRACK_GAP, TRACK_HEIGHT / 2
     parts = []
     for row, core in enumerate(cores):
         y = row * step
-        if row % labelled == 0:
-            parts.append(f'<text x="0" y="{y + min(17.0, max(track_height + 4, 10.0)):.0f}">core {core}</text>')
+        parts.append(f'<text x="0" y="{y + 17:.0f}">core {core}</text>')
         parts.append(
-            f'<rect class="track" x="{LABEL_WIDTH}" y="{y:.1f}" width="{WIDTH - LABEL_WIDTH}" height="{track_height}"/>'
+            f'<rect class="track" x="{LABEL_WIDTH}" y="{y:.1f}" width="{WIDTH - LABEL_WIDTH}" height="{TRACK_HEIGHT}"/>'
         )
-        height = track_height / 2
         parts += [
-            f'<rect x="{LABEL_WIDTH + block.start:.2f}" y="{y + height * block.half:.1f}" '
-            f'width="{max(block.finish - block.start, NARROWEST):.2f}" height="{height * (2 - block.half):.1f}" '
+            f'<rect x="{LABEL_WIDTH + block.start:.2f}" y="{y + half * block.half:.1f}" '
+            f'width="{max(block.finish - block.start, NARROWEST):.2f}" height="{half * (2 - block.half):.1f}" '
             f"{paints.get(block.kind, rest)}><title>{escape(block.tooltip)}</title></rect>"
             for block in _blocks((op for op in schedule.ops if core in op.cores), kinds, scale)
         ]
