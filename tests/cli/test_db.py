@@ -13,7 +13,6 @@ import pytest
 from click.testing import Result
 
 from tests.cli.commands import invoke
-from tests.store.next_release import NEXT, become_next_release
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample
 from threadcast.store import Store
 from threadcast.store.long_form import read_long_form, write_long_form
@@ -199,13 +198,6 @@ def test_what_imports_refuse_is_left_out_of_exports_and_named_by_check(folder: P
     assert document("export", "out.json")["measurements"] == 3
 
 
-def test_an_old_store_is_migrated_and_says_from_where(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    document("import", "table.csv")
-    assert "which is current" in db("migrate").stdout
-    become_next_release(folder / "migrations", monkeypatch)
-    assert document("migrate") == {"store": "sqlite:///store.db", "found": REVISIONS[-1], "schema": NEXT}
-
-
 def test_check_fails_when_something_is_wrong(folder: Path) -> None:
     document("import", "table.csv")
     assert document("check")["problems"] == []
@@ -218,7 +210,7 @@ def test_check_fails_when_something_is_wrong(folder: Path) -> None:
     assert "damaged" in json.loads(result.stdout)["problems"][0]
 
 
-@pytest.mark.parametrize("subcommand", ["info", "migrate", "check"])
+@pytest.mark.parametrize("subcommand", ["info", "check"])
 def test_no_store_is_an_error_and_none_is_made(folder: Path, subcommand: str) -> None:
     result = db(subcommand)
     assert result.exit_code == 1

@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_tables_and_stores_come_and_go(folder: Path, store: str) -> None:
     for command in (
         ["import", f"{NAME}/{NAME}.csv"], ["export", f"{NAME}/out.csv"], ["export", f"{NAME}/out.parquet"],
-        ["import", f"{NAME}/out.parquet"], ["backup", f"{NAME}/backup.db"], ["check"], ["migrate"], ["info"],
+        ["import", f"{NAME}/out.parquet"], ["backup", f"{NAME}/backup.db"], ["check"], ["info"],
         ["restore", f"{NAME}/backup.db", "--store", store],
     ):  # fmt: skip
         for flags in ([], ["--json"]):

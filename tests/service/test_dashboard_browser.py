@@ -34,7 +34,6 @@ PAGES = (
     "/networks",
     NETWORK,
     "/plans",
-    "/comparison",
     f"/drift?machine={MACHINE.fingerprint}",
     "/models",
     "/docs",

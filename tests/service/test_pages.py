@@ -23,7 +23,7 @@ from threadcast.store import Store
 
 OP = f"/ops/{OPS[0].key}"
 PAGES = (
-    "/", "/machines", "/ops", OP, "/networks", "/networks/net", "/plans", "/comparison", "/drift", "/models", "/docs",
+    "/", "/machines", "/ops", OP, "/networks", "/networks/net", "/plans", "/drift", "/models", "/docs",
 )  # fmt: skip
 VOID = ("meta", "link", "input", "img", "br")
 
@@ -240,11 +240,6 @@ def test_lines_are_chosen_by_the_address(client: FlaskClient) -> None:
     assert "Each model was given every measurement" in text
 
 
-def test_models_are_compared_by_what_they_were_registered_with(client: FlaskClient) -> None:
-    _, text = page(client, "/comparison")
-    assert "Nothing to compare yet" in text
-
-
 def test_a_network_is_planned_when_asked_for_with_its_ceiling(client: FlaskClient) -> None:
     _, text = page(client, "/networks/net")
     assert "Plan it" in text
@@ -331,7 +326,7 @@ def test_what_there_is_not_is_a_page_that_says_so(client: FlaskClient, path: str
     ("path", "command"),
     [
         ("/", "threadcast profile"), ("/", "threadcast train"), ("/machines", "threadcast profile"),
-        ("/ops", "threadcast profile"), ("/networks", "threadcast profile"), ("/comparison", "threadcast train"),
+        ("/ops", "threadcast profile"), ("/networks", "threadcast profile"),
         ("/drift", "threadcast profile"), ("/models", "threadcast train"),
     ],
 )  # fmt: skip

@@ -105,17 +105,6 @@ def ops(output: Output, settings: Settings, texts: tuple[str, ...], machine: str
     output.result({"store": store.name, "ops": document}, *(tables or ["no measured op"]))
 
 
-@command.command()
-@setting("store", "--store")
-@common
-def migrate(output: Output, settings: Settings) -> None:
-    """Bring the store's schema up to date, as every other command does when it opens a store."""
-    with _open(settings) as store:
-        before, after = store.found_revision, store.revision
-    said = f"{store.name} had schema {before}" + (", which is current" if before == after else f" and has {after} now")
-    output.result({"store": store.name, "found": before, "schema": after}, said)
-
-
 @command.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FOUND)
 @table_options

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,26 +39,12 @@ def _number_rows(array: Floats) -> list[list[float | None]]:
     return rows
 
 
-def _source_rows(codes: NDArray[np.int8]) -> list[list[str]]:
-    return [[SOURCE_NAMES[code] for code in row] for row in codes]
-
-
-def to_answer(
-    table: CurveTable,
-    *,
-    cases: Callable[[tuple[Case, ...]], Any] = case_documents,
-    numbers: Callable[[Floats], Any] = _number_rows,
-    sources: Callable[[NDArray[np.int8]], Any] = _source_rows,
-) -> dict[str, Any]:
-    """The table as a JSON document in the answer form; numbers are null where an op's curve lacks a case.
-
-    `cases`, `numbers` and `sources` convert the table's parts to the values of members. A writer that is faster than
-    `json` passes its own functions; the members' names and order are still defined here alone.
-    """
+def to_answer(table: CurveTable) -> dict[str, Any]:
+    """The table as a JSON document in the answer form; numbers are null where an op's curve lacks a case."""
     return {
-        "cases": cases(table.cases),
-        **{name: numbers(getattr(table, name)) for name in ("seconds", "low", "high")},
-        "source": sources(table.source),
+        "cases": case_documents(table.cases),
+        **{name: _number_rows(getattr(table, name)) for name in ("seconds", "low", "high")},
+        "source": [[SOURCE_NAMES[code] for code in row] for row in table.source],
         "model": table.model,
     }
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from threadcast.core import Case, CurveTable
 from threadcast.core.curve import Floats
 from threadcast.core.curve_codec import SOURCE_NAMES, case_documents, to_answer
+from threadcast.core.curve_table import ARRAYS
 from threadcast.core.identity_cache import CachedByIdentity
 from threadcast.prediction import arrow_curves
 
@@ -32,14 +33,15 @@ def curve_content(
     """
     if form == arrow_curves.MEDIA_TYPE:
         return arrow_curves.write_stream(table, machine=machine, keys=keys, errors=errors)
-    head = {"machine": machine, "ops": keys}
+    document: dict[str, Any] = {"machine": machine, "ops": keys, "cases": _cases(table.cases), "model": table.model}
     if not errors:
-        return orjson.dumps({**head, **to_answer(table, cases=_cases, numbers=_numbers, sources=_sources)})
-    document = to_answer(table, cases=_cases)
-    for name in ("seconds", "low", "high", "source"):
-        rows = iter(document[name])
+        numbers = {name: _numbers(getattr(table, name)) for name in ARRAYS[:3]}
+        return orjson.dumps({**document, **numbers, "source": _sources(table.source)})
+    answer = to_answer(table)
+    for name in ARRAYS:
+        rows = iter(answer[name])
         document[name] = [next(rows) if error is None else None for error in errors]
-    return orjson.dumps({**head, **document, "errors": errors})
+    return orjson.dumps({**document, "errors": errors})
 
 
 @CachedByIdentity

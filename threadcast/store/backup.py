@@ -27,14 +27,14 @@ ROWS_AT_ONCE = 1000
 def back_up(url: str | Path | None, target: Path) -> None:
     """Write the store at `url` to the new file `target`, as it was at one moment, while others go on writing to it.
 
-    `target` appears once it is whole and on the disk. The store is not changed, not even its schema. StoreError where
-    there is no store, where `target` exists, and for a database of an older schema that is not SQLite.
+    `target` appears once it is whole and on the disk. StoreError where
+    there is no store, and where `target` exists.
     """
     if target.exists():
         raise StoreError(f"{target} exists; a backup is a new file: name another one")
     path = sqlite_path(url)
     if path is None:
-        with closing(Database(url, create=False, migrate=False)) as source:
+        with closing(Database(url, create=False)) as source:
             sqlite_file.create(target, lambda draft: _from_server(source, draft))
         return
     if not path.exists():

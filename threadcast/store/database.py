@@ -41,11 +41,11 @@ _DRIVER = "postgresql+psycopg"
 class Database:
     """The database of one store, with the current schema. Safe to use from several threads, but not after a fork."""
 
-    def __init__(self, url: str | Path | None, *, create: bool, migrate: bool = True, wait_s: float = WAIT_S) -> None:
+    def __init__(self, url: str | Path | None, *, create: bool, wait_s: float = WAIT_S) -> None:
         """Open `url` (a path or a SQLAlchemy URL) and migrate an older schema; `wait_s` as for `Store.open`.
 
-        StoreError, with nothing changed, where it is not a store, is damaged, has a newer schema, or an older one and
-        `migrate` is False, or does not exist and `create` is False.
+        StoreError, with nothing changed, where it is not a store, is damaged, has a newer schema, or does not exist and
+        `create` is False.
         """
         parsed, path = locate(url)
         self.url = parsed
@@ -60,8 +60,7 @@ class Database:
         self._engine: Engine | None = _connect(parsed, wait_s)
         self._latest = Latest(self._engine)
         try:
-            self.found_revision = self.revision()  # before it is brought up to date
-            self._bring_up_to_date(create=create, migrate=migrate)
+            self._bring_up_to_date(create=create)
         except BaseException:
             self.close()
             raise
@@ -166,8 +165,8 @@ class Database:
             raise StoreError(f"the store {self.name} is closed; open it again")
         return self._engine.connect()
 
-    def _bring_up_to_date(self, *, create: bool, migrate: bool) -> None:
-        found = self.found_revision
+    def _bring_up_to_date(self, *, create: bool) -> None:
+        found = self.revision()
         if found == REVISIONS[-1]:
             return
         if found is None and not create:
@@ -176,11 +175,6 @@ class Database:
             raise StoreError(
                 f"{self.name} has schema {found!r}, written by a newer threadcast (this one knows up to "
                 f"{REVISIONS[-1]}); upgrade threadcast, or name another store"
-            )
-        if found is not None and not migrate:
-            raise StoreError(
-                f"{self.name} has the older schema {found!r}; use the threadcast that wrote it, or bring it up to date "
-                "with `threadcast db migrate`"
             )
         try:
             self.write(_upgrade_slowly)

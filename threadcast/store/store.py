@@ -112,11 +112,6 @@ class Store:
         """The schema revision of the database."""
         return self._database.revision()
 
-    @property
-    def found_revision(self) -> str | None:
-        """The schema revision that the database had before `open` brought it up to date."""
-        return self._database.found_revision
-
     def add(self, measurements: Iterable[Measurement], *, idempotency_key: str | None = None) -> int:
         """Store measurements in one transaction and return their number; 0 when `idempotency_key` was used before.
 

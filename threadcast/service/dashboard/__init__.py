@@ -4,7 +4,7 @@ Every page works without scripts, but for its charts, whose figures are in table
 replace parts of a page.
 """
 
-from threadcast.service.dashboard import comparison, drift, machines, models, networks, op_page, ops, overview, plans
+from threadcast.service.dashboard import drift, machines, models, networks, op_page, ops, overview, plans
 from threadcast.service.dashboard.frame import blueprint
 
-__all__ = ["blueprint", "comparison", "drift", "machines", "models", "networks", "op_page", "ops", "overview", "plans"]
+__all__ = ["blueprint", "drift", "machines", "models", "networks", "op_page", "ops", "overview", "plans"]
