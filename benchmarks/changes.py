@@ -23,7 +23,7 @@ from figures.forecasts import CHANGES
 from recorded_sets import recorded
 from run_facts import RunFacts
 
-from threadcast.core import changes
+from threadcast.store import changes
 from threadcast.store.changes import Point, courses
 
 LEAST, MOST = 24, 60

@@ -90,6 +90,7 @@ def is_alive(process: Path) -> bool:
 
 
 SCRIPT = """
+import sys
 sys.path.insert(0, {folder!r})
 from told import serve
 

@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 
 from tests.postgres import fresh_database
 from tests.service.service_data import CURVES, GRAPH, MEASURED, OPS, UNSEEN, graph_document
-from tests.service.test_measurements import _dense, _rows
+from tests.service.test_measurements import _sent
 from tests.service.test_mutated_bodies import GOOD
 from tests.service.test_server import LONG_S, Running, running, samples_of
 from tests.waiting import eventually
@@ -63,12 +63,12 @@ def test_good_requests_are_answered(client: FlaskClient, path: str, body: dict[s
 
 
 def test_measurements_and_plans_come_back(client: FlaskClient) -> None:
-    row = {"op": 0, "threads": 1, "seconds": 1.0}
+    entry = {"op": 0, "threads": 1, "seconds": [1.0]}
     headers = {"Idempotency-Key": "k"}
     for replayed in (None, "true"):
-        answer = client.post("/v1/measurements", json=_rows(row), headers=headers)
+        answer = client.post("/v1/measurements", json=_sent(entry), headers=headers)
         assert (answer.status_code, answer.headers.get("Idempotency-Replayed")) == (201, replayed)
-    assert client.post("/v1/measurements", json=_rows(row, row), headers=headers).status_code == 409
+    assert client.post("/v1/measurements", json=_sent(entry, entry), headers=headers).status_code == 409
     assert client.get("/v1/measurements", query_string={"op": UNSEEN.key}).get_json()["total"] == 1
     made = client.post("/v1/plans", json={"graph": graph_document(**CURVES), "cores": 2})
     assert client.get(made.headers["Content-Location"]).data == made.data
@@ -76,7 +76,7 @@ def test_measurements_and_plans_come_back(client: FlaskClient) -> None:
 
 def test_text_with_a_nul_is_refused_and_not_our_fault(client: FlaskClient) -> None:
     op = {**UNSEEN.to_json(), "kind": "a\x00b"}
-    sent = {**_dense({"op": 0, "threads": 1, "seconds": [1.0]}), "ops": [op]}
+    sent = {**_sent({"op": 0, "threads": 1, "seconds": [1.0]}), "ops": [op]}
     assert client.post("/v1/measurements", json=sent).status_code == 422
     assert client.get("/v1/measurements?kind=%00").status_code == 422
     assert client.get("/v1/curves/%00").status_code in (404, 422)

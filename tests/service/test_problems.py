@@ -114,6 +114,7 @@ def test_findings_beyond_number_are_counted(client: FlaskClient, monkeypatch: py
     assert problem["detail"] == "3 members are unknown or wrong"
 
 
+ENTRY = {"op": 0, "threads": 1, "seconds": [1.0]}
 LONG = [None] * 4
 """A list that is refused for its length, before anything is said of its entries."""
 
@@ -125,7 +126,7 @@ LONG = [None] * 4
         ("max_ops", "plans", {"graph": {"schema": "threadcast.graph/1", "ops": LONG}}, "/graph/ops"),
         ("max_ops", "decisions", {"ready": LONG}, "/ready"),
         ("max_ops", "decisions", {"ready": [], "running": LONG}, "/running"),
-        ("max_ops", "measurements", {"ops": LONG}, "/ops"),
+        ("max_ops", "measurements", {"ops": LONG, "measurements": [ENTRY]}, "/ops"),
         ("max_edges", "plans", {"graph": {"schema": "threadcast.graph/1", "ops": [], "edges": LONG}}, "/graph/edges"),
         (
             "max_edges", "plans",
