@@ -162,14 +162,6 @@ def test_a_second_profile_measures_nothing_again(folder):
     assert (first["reused"], second["measured"]) == (0, 0)
 
 
-def test_measurements_with_other_caches_are_kept_apart(folder):
-    rotated = document(profile("net.py:inference", "--cases", "1", "--json"))
-    for cache in ("warm", "cold"):
-        other = document(profile("net.py:inference", "--cases", "1", "--cache", cache, "--json"))
-        assert other["measured"] == rotated["measured"]
-        assert other["reused"] == 0
-
-
 def counters_stored(folder: Path) -> dict[str, list[float | None]]:
     with Store.open(folder / "store.sqlite") as store:
         found = store.measurements()

@@ -18,7 +18,6 @@ import pytest
 from threadcast.collector.busy import CpuTimes, LoadWatch
 from threadcast.collector.campaign import IN_VAIN, Campaign
 from threadcast.collector.campaign_report import CampaignProgress
-from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.lone import LoneOps
 from threadcast.collector.proposers import EvenlySpread, EveryCase
 from threadcast.collector.timing import Goal
@@ -268,14 +267,6 @@ def test_a_real_op_is_measured_with_samples_counters_and_conditions(store):
         assert (found.counter("task_clock_ns") or 0) > 0
         assert found.counter("cycles") is not None or "cycles" in str(found.conditions["unread_counters"])
     assert threading.active_count() == before
-
-
-def test_a_cold_op_is_measured_one_run_at_a_time():
-    with LoneOps(PAIR, cache="cold", counters=OpCounters()).at(Case(1)) as measure:
-        found = measure(op(16), Goal(budget_s=0.05))
-    assert found.conditions["cache"] == "cold"
-    assert found.conditions["runs_a_batch"] == 1
-    assert found.samples[0].counters == {}
 
 
 def test_an_op_that_cannot_be_made_fails_alone(store):

@@ -100,14 +100,6 @@ def test_a_spent_budget_still_gives_the_fewest_samples():
     assert not timing.converged
 
 
-def test_a_cold_sample_is_one_run_right_after_an_eviction_that_is_not_timed():
-    bench = Workbench(forever(lambda: 2e-6))
-    timing = time_callable(bench.run, evict=bench.evict, clock=bench.clock)
-    assert timing.runs_a_batch == 1
-    assert bench.evictions == len(bench.runs) == len(timing.samples) + 1
-    assert timing.samples[0].seconds == pytest.approx(2e-6)
-
-
 def test_every_batch_starts_from_a_reset_that_is_not_timed():
     bench = Workbench(forever(lambda: 1e-3))
     seen = []

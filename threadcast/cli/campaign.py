@@ -14,7 +14,6 @@ from threadcast.cli.timed_cases import FixedCases, cases_option, either_cases_or
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
-    from threadcast.collector.lone import CacheState
     from threadcast.core import Op, OpGraph
     from threadcast.fleet.cluster import FleetProgress, FleetReport
     from threadcast.fleet.outbox import SendingInBackground
@@ -35,13 +34,6 @@ SHOWN_FAILURES = 5
     show_default=True,
     help="How long to wait for a machine while none is at work, in seconds.",
 )
-@click.option(
-    "--cache",
-    type=click.Choice(["rotated", "warm", "cold"]),
-    default="rotated",
-    show_default=True,
-    help="What ops find in the caches: their code, as in a step; their data too; or nothing.",
-)
 @cases_option
 @click.option("--model", help="Model that decides what is timed, as for `threadcast profile`.")
 @setting("profile.enough", "--enough")
@@ -61,7 +53,6 @@ def command(
     networks: list[NetworkChoice],
     scheduler: str | None,
     wait_s: float,
-    cache: CacheState,
     cases: FixedCases | None,
     model: str | None,
     allow_shared: bool,
@@ -90,7 +81,7 @@ def command(
             store.add_graph(name, graph)
         with sending(output, service, settings, store) as background:
             report = _measure(
-                output, settings, store, ops, scheduler, background, wait_s=wait_s, cache=cache, cases=cases,
+                output, settings, store, ops, scheduler, background, wait_s=wait_s, cases=cases,
                 model=model, allow_shared=allow_shared,
             )  # fmt: skip
         sent: dict[str, Any] = {}
@@ -122,7 +113,7 @@ def _captured(output: Output, networks: list[NetworkChoice]) -> dict[str, OpGrap
 
 def _measure(
     output: Output, settings: Settings, store: Store, ops: dict[Op, int], scheduler: str | None,
-    background: SendingInBackground | None, *, wait_s: float, cache: CacheState,
+    background: SendingInBackground | None, *, wait_s: float,
     cases: FixedCases | None, model: str | None, allow_shared: bool,
 ) -> FleetReport:  # fmt: skip
     from threadcast.cli.followed_model import followed_model
@@ -135,7 +126,7 @@ def _measure(
         enough=settings["profile.enough"], check=settings["profile.check"],
         max_age_days=settings["profile.max_age_days"], mean_s=settings["profile.budget_s"],
         tolerance=settings["profile.tolerance"],
-        alone=not allow_shared, cache=cache, cores=settings["cores"],
+        alone=not allow_shared, cores=settings["cores"],
     )  # fmt: skip
 
     def proposer(of_part: tuple[Op, ...]) -> Proposer:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from threadcast.collector.busy import LoadWatch
     from threadcast.collector.campaign_report import CampaignReport
     from threadcast.collector.counters.op_counters import CounterChoice
-    from threadcast.collector.lone import CacheState, LoneOps
+    from threadcast.collector.lone import LoneOps
     from threadcast.collector.proposers import Proposer
     from threadcast.core import CurveTable, Machine, OpGraph
     from threadcast.store import Store
@@ -58,10 +58,6 @@ UNCERTAIN = 0.05
 @setting("cores", "--cores")
 @setting("profile.budget_s", "--budget-s")
 @setting("profile.tolerance", "--tolerance")
-@click.option(
-    "--cache", type=click.Choice(["rotated", "warm", "cold"]), default="rotated", show_default=True,
-    help="What ops find in the caches: their code, as in a step; their data too; or nothing.",
-)  # fmt: skip
 @counters_option
 @click.option("--corun", is_flag=True, help="Also measure how much ops slow each other down side by side.")
 @setting("corun", "--corun-dir")
@@ -78,7 +74,6 @@ def command(
     service: str | None,
     cases: FixedCases | None,
     model: str | None,
-    cache: CacheState,
     counter_choice: CounterChoice | None,
     corun: bool,
 ) -> None:
@@ -133,7 +128,7 @@ def command(
             fixed = fixed_proposer(cases)
             proposer, step_cases = fixed, fixed.cases(machine)
         store.add_graph(name, graph)
-        lone = LoneOps(machine, cache=cache, counters=counters)
+        lone = LoneOps(machine, counters=counters)
         with sending(output, service, settings, store) as background:
             if background is not None:
                 background.outbox.add(machine)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TextIO, cast
 
-from threadcast.collector.cold_cache import eviction_bytes
+from threadcast.collector.cache_room import eviction_bytes
 from threadcast.core import Machine, Op
 from threadcast.core.errors import MeasurementError
 from threadcast.threads.affinity import ThreadTeam

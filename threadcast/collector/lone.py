@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
-from threadcast.collector.cold_cache import eviction_bytes, make_evictor
+from threadcast.collector.cache_room import eviction_bytes
 from threadcast.collector.counters.availability import list_unavailable
 from threadcast.collector.counters.cachegrind import add_counts
 from threadcast.collector.counters.op_counters import OpCounters, perf_counters
@@ -21,27 +21,22 @@ from threadcast.threads.memory import memory_regime
 
 Measure = Callable[[Op, Goal], Measurement]
 
-CacheState = Literal["rotated", "warm", "cold"]
-"""What an op finds in the caches: its code only ("rotated"), its code and data ("warm"), or nothing ("cold")."""
-
 
 class LoneOps:
     """Measures single ops on `machine`, whose cores must be those of this computer.
 
-    `cache` is what every run finds in the caches; `counters` says what is counted (None: the perf events that this
-    machine can count); `seed` is the seed of the tensors' values. Two measurements are comparable only if their
-    `conditions` are equal.
+    Every run finds its code in the caches and none of its data, as in a step (`rotation`). `counters` says what is
+    counted (None: the perf events that this machine can count); `seed` is the seed of the tensors' values. Two
+    measurements are comparable only if their `conditions` are equal.
     """
 
-    def __init__(
-        self, machine: Machine, *, cache: CacheState = "rotated", counters: OpCounters | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, machine: Machine, *, counters: OpCounters | None = None, seed: int = 0) -> None:
         import torch
 
         self.machine = machine
-        self._cache, self._seed = cache, seed
+        self._seed = seed
         self.counters = perf_counters() if counters is None else counters
-        self.conditions: Mapping[str, Any] = {"cache": cache, "memory": memory_regime(), "torch": torch.__version__}
+        self.conditions: Mapping[str, Any] = {"cache": "rotated", "memory": memory_regime(), "torch": torch.__version__}
 
     @contextmanager
     def at(self, case: Case) -> Iterator[Measure]:
@@ -57,7 +52,6 @@ class LoneOps:
             ThreadTeam(self.machine.cpus(cores)) as team,
             ThreadCounters(plan, threads=team.threads) if plan else nullcontext() as counting,
         ):
-            evict = team.run(lambda: make_evictor(self.machine, cores)) if self._cache == "cold" else None
 
             def measure(op: Op, goal: Goal) -> Measurement:
                 return team.run(lambda: measure_in_leader(op, goal))
@@ -74,9 +68,8 @@ class LoneOps:
                     team.place()
 
                 with below_autograd():
-                    prepared = prepare(op, seed=self._seed)
-                    timed = RotatedOp(prepared, bytes_between) if self._cache == "rotated" else prepared
-                    timing = time_callable(timed.run, goal=goal, counters=counting, reset=before_batch, evict=evict)
+                    timed = RotatedOp(prepare(op, seed=self._seed), bytes_between)
+                    timing = time_callable(timed.run, goal=goal, counters=counting, reset=before_batch)
                 conditions = {
                     **self.conditions,
                     "converged": timing.converged,

@@ -98,15 +98,13 @@ def time_callable(
     goal: Goal | None = None,
     counters: CounterSource | None = None,
     reset: Callable[[], object] | None = None,
-    evict: Callable[[], object] | None = None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Timing:
     """Time `run` and return for each batch the mean seconds and counts of one run.
 
     Counts are those of the batch less those of an equal batch of an empty function. There are at least as many samples
     as the counters have passes. `reset()` is called before every batch, untimed, to undo what the runs before it
-    changed. With `evict` the time is that of a cold cache: every sample is one run, right after `evict()`, which is not
-    timed either. `clock` returns nanoseconds. What `run` raises is not caught.
+    changed. `clock` returns nanoseconds. What `run` raises is not caught.
     """
     goal = goal or Goal()
     started = clock()
@@ -114,13 +112,11 @@ def time_callable(
     def batch(length: int) -> tuple[float, Mapping[str, Count | None]]:
         if reset:
             reset()
-        if evict:
-            evict()
         return _run_batch(run, length, counters, clock)
 
     length = 1
     first_s, _ = batch(1)
-    while evict is None and first_s < goal.batch_s + FIRST_RUN_EXTRA_S:
+    while first_s < goal.batch_s + FIRST_RUN_EXTRA_S:
         longer = next_length(length, batch(length)[0], goal.batch_s)
         if longer is None:
             break

@@ -11,7 +11,7 @@ from typing import Any
 import threadcast
 from threadcast.collector.busy import LoadWatch
 from threadcast.collector.campaign import Campaign
-from threadcast.collector.lone import CacheState, LoneOps
+from threadcast.collector.lone import LoneOps
 from threadcast.collector.proposers import Proposer
 from threadcast.core import Machine, Measurement, OpGraph
 from threadcast.core.errors import MeasurementError
@@ -51,7 +51,6 @@ class Manner:
     tolerance: float
     alone: bool = True
     """Whether no other worker measures on the same CPUs; else it is not looked at whether others use them."""
-    cache: CacheState = "rotated"
     cores: int | None = None
 
 
@@ -92,7 +91,7 @@ def measure_part(
     keep_freed_memory(one_heap=True)
     store = _Told(known, changes, tell)
     campaign = Campaign(
-        LoneOps(machine, cache=manner.cache), proposer, store, enough=manner.enough, check=manner.check,
+        LoneOps(machine), proposer, store, enough=manner.enough, check=manner.check,
         max_age_days=manner.max_age_days, mean_s=manner.mean_s, tolerance=manner.tolerance,
         watch=LoadWatch.of(machine) if manner.alone else None,
     )  # fmt: skip

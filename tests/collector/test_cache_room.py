@@ -1,12 +1,9 @@
-"""Which buffer empties the caches."""
+"""How many bytes empty the caches."""
 
 from __future__ import annotations
 
-import os
-
-from threadcast.collector.cold_cache import UNKNOWN_CACHE_BYTES, eviction_bytes, make_evictor
+from threadcast.collector.cache_room import UNKNOWN_CACHE_BYTES, eviction_bytes
 from threadcast.core.machine import Cache, Core, Machine
-from threadcast.threads.affinity import ThreadTeam
 
 MIB = 2**20
 TWO_SOCKETS = Machine(
@@ -50,15 +47,3 @@ def test_a_cache_of_unknown_size_is_taken_to_be_large():
 def test_an_unknown_size_of_a_cache_that_is_not_used_changes_nothing():
     half = Machine("half", TWO_SOCKETS.cores, (Cache(3, 16 * MIB, (0, 1)), Cache(3, 0, (2, 3))))
     assert eviction_bytes(half, (0, 1)) == 32 * MIB
-
-
-def test_the_evictor_streams_through_all_of_its_buffer():
-    cpu = min(os.sched_getaffinity(0))
-    small = Machine("small", (Core(0, (cpu,), group=0),), (Cache(2, MIB, (0,)),))
-    with ThreadTeam([cpu]) as team:
-        evict = team.run(lambda: make_evictor(small, (0,)))
-        team.run(evict)
-        team.run(evict)
-    (buffer,) = [cell.cell_contents for cell in evict.__closure__ or ()]
-    assert buffer.nbytes == 2 * MIB
-    assert buffer.min() == buffer.max() == 2.0
