@@ -3,7 +3,7 @@
     python benchmarks/engine_contributions.py [--networks lstm:small,pathnet:small] [--rounds 20] [--write]
 
 After Liu et al., Fig. 3, and Graphi's comparison, on real cores. First plain PyTorch, each setting in a process of its
-own (`threadcast run --gains` shows the same); then every policy's plan, made from the same curves, measured in the
+own (`threadcast doctor --gains` shows the same); then every policy's plan, made from the same curves, measured in the
 step as `optimize_training` does (of up to four plans, corrected by what their steps showed), and replayed by the native
 engine, all in turns in one process, which keeps freed memory. Fused: the same with point-wise operators fused and
 measured anew.

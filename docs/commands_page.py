@@ -46,7 +46,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "threadcast plan resnet18 --size small --batch 8 --explain",
         "threadcast plan resnet18 --size small --batch 8 --compare --timeline plan.json",
     ),
-    "run": ("threadcast run inception_block --size small --batch 1", "threadcast run my_model.py:build --gains"),
+    "run": ("threadcast run inception_block --size small --batch 1", "threadcast run my_model.py:build"),
     "exec": ("threadcast exec -- ./simulate --fast", "threadcast exec --weight 2 -- python train.py"),
     "resize": ("threadcast resize 4711 2",),
     "serve": ("threadcast serve --port 8321",),

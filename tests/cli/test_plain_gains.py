@@ -5,7 +5,7 @@ from __future__ import annotations
 from threadcast.cli.findings import State
 from threadcast.cli.output import Output
 from threadcast.cli.plain.gains import PlainGains, Setting, Spread, TimedSetting
-from threadcast.cli.plain_gains import lines, times, to_findings, to_json
+from threadcast.cli.plain_gains import times, to_findings, to_json
 from threadcast.core.gains import Gain
 
 MEDIAN = Spread(0.05, 0.04, 0.06)
@@ -37,11 +37,10 @@ def test_what_gains_is_a_note_with_advice_and_what_does_not_is_well():
     ]
 
 
-def test_people_get_a_table_of_settings_and_a_line_each(capsys):
-    Output().result({}, times(GAINS), lines(GAINS))
+def test_people_get_a_table_of_settings(capsys):
+    Output().result({}, times(GAINS))
     told = capsys.readouterr().out
     assert "plain PyTorch: lenet small, batch 4, forward, 2 threads as run now" in " ".join(told.split())
-    assert "gain of memory kept: 1.50 (1.40 to 1.60)\n  how to get memory kept\n" in told
     assert max(map(len, told.splitlines())) <= 80
     row = next(line for line in told.splitlines() if "memory kept  " in line)
     assert row.split()[2:] == ["50.0", "ms", "1.50", "(1.40", "to", "1.60)", "12"]

@@ -51,16 +51,6 @@ def test_default_plan_and_sequential_steps_are_told_with_what_the_guard_keeps(st
     assert len(processes) == 2
 
 
-@pytest.mark.system
-def test_settings_of_plain_pytorch_are_timed_too_where_asked(store: str, tmp_path: Path) -> None:
-    done = call("run", "lenet", "--steps", "3", "--store", store, "--models", str(tmp_path), "--json", "--gains")
-    assert done.exit_code == 0, done.output
-    plain = json.loads(done.stdout)["plain_gains"]
-    assert (plain["network"], plain["mode"], plain["rounds"]) == ("lenet", "training", 10)
-    assert [s["what"] for s in plain["settings"]][:4] == ["as run now", "memory kept", "channels last", "both"]
-    assert all(s["gain"]["low"] <= s["gain"]["median"] <= s["gain"]["high"] for s in plain["settings"])
-
-
 @pytest.mark.usefixtures("others_use_half")
 def test_a_busy_machine_runs_the_plan_and_says_what_is_disturbed(store: str, tmp_path: Path) -> None:
     done = call("run", "lenet", "--steps", "12", "--store", store, "--models", str(tmp_path), "--json")

@@ -47,11 +47,6 @@ def times(gains: PlainGains) -> Table:
     return table(columns, rows, title=title)
 
 
-def lines(gains: PlainGains) -> str:
-    """A text with the gain of each setting, and how to use the setting."""
-    return "\n".join(f"{f.topic}: {f.found}" + (f"\n  {f.advice}" if f.advice else "") for f in to_findings(gains))
-
-
 def to_findings(gains: PlainGains) -> list[Finding]:
     """A finding for each setting but the first, which is the step as it is run now.
 

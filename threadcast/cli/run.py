@@ -10,7 +10,6 @@ import click
 import numpy as np
 from click.core import ParameterSource
 
-from threadcast.cli import plain_gains
 from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import NewFile, common, predictor_options, setting
@@ -36,9 +35,7 @@ from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 from threadcast.store.holding import all_that_holds
 
 if TYPE_CHECKING:
-    from threadcast.capture.workloads import Mode
     from threadcast.cli.comparison import Comparison
-    from threadcast.cli.plain.gains import PlainGains
 
 TRACED = 10
 """Number of steps that are traced to find pairs of ops that slow each other down; medians over them tolerate a few
@@ -65,9 +62,6 @@ _PLANNING = {"policy": "--policy", "model": "--model", "_predictor_url": "--url"
     "--model",
     help="Registered model, its alias, or a kind [default: the champion, else joint_process].",
 )
-@click.option(
-    "--gains", is_flag=True, help="Time plain PyTorch too: freed memory kept, channels last, thread counts, each alone."
-)
 @click.option("--no-corun", is_flag=True, help="Plan as if ops did not slow each other down, and note none that do.")
 @setting("corun", "--corun-dir")
 @predictor_options
@@ -81,7 +75,7 @@ _PLANNING = {"policy": "--policy", "model": "--model", "_predictor_url": "--url"
 @common
 def command(
     output: Output, settings: Settings, network: NetworkChoice, policy: str, plan_file: Path | None, steps: int,
-    gains: bool, no_corun: bool, model: str | None, timeline_file: Path | None, trace_file: Path | None,
+    no_corun: bool, model: str | None, timeline_file: Path | None, trace_file: Path | None,
 ) -> None:  # fmt: skip
     """Run NETWORK, a built-in one's name or FILE.py:function, by a plan and by PyTorch's default, in turns.
 
@@ -89,10 +83,8 @@ def command(
     eager PyTorch with all threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard
     keeps the plan where it is clearly faster in these turns. Pairs of ops that were much slower side by side than alone
     are stored, and later plans keep them apart. Where others use the cores, up to 30 s are waited for a quiet moment,
-    rounds that they disturbed are run again, and what is still disturbed is called so, with wider intervals. --gains
-    shows what plain PyTorch would gain by settings that need no plan, in processes of their own: the network is in
-    memory about five times then. The plan and its trace are stored with the measurements, for the pages of
-    `threadcast serve`.
+    rounds that they disturbed are run again, and what is still disturbed is called so, with wider intervals. The plan
+    and its trace are stored with the measurements, for the pages of `threadcast serve`.
     """
     if plan_file is not None:
         _refuse_planning(click.get_current_context())
@@ -114,10 +106,6 @@ def command(
         machine = problem.machine
         interference = interference_of(problem, settings, output, off=no_corun)
         planned = make_plan(problem, policy=policy, interference=interference)
-    plain = None
-    if gains:
-        watch.wait(output.note)
-        plain = _plain_gains(network, mode, steps, output)
     eager = eager_step(network.load(), mode, optimizer=network.optimizer)
     bad = None
     watch.wait(output.note)
@@ -145,9 +133,7 @@ def command(
     load = load_document(watch.overall(), disturbed=result.disturbed)
     document = {**_document(captured.graph, planned, machine, result), **load, "bad_pairs": bad}
     document["forecast_disturbed"] = forecast_disturbed
-    document["plain_gains"] = plain_gains.to_json(plain) if plain else None
-    plain_parts: list[Any] = [plain_gains.times(plain), plain_gains.lines(plain)] if plain else []
-    output.result(document, *_shown(document), *plain_parts)
+    output.result(document, *_shown(document))
 
 
 def _refuse_planning(context: click.Context) -> None:
@@ -155,16 +141,6 @@ def _refuse_planning(context: click.Context) -> None:
     for name, flag in _PLANNING.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{flag} says how a plan is made, and --plan gives one; leave out one of them")
-
-
-def _plain_gains(network: NetworkChoice, mode: Mode, steps: int, output: Output) -> PlainGains:
-    from threadcast.cli.plain.gains import ROUNDS, STEPS, measure_plain_gains
-
-    with output.progress("timing plain PyTorch") as bar:
-        return measure_plain_gains(
-            network.spec, size=network.size, batch=network.batch, mode=mode, optimizer=network.optimizer,
-            rounds=max(ROUNDS, -(-steps // STEPS)), progress=lambda done, total: bar.update(done, total=total),
-        )  # fmt: skip
 
 
 def _problem(
