@@ -22,11 +22,8 @@ from threadcast.service.auth import owned
 from threadcast.service.context import Context, context, reply
 from threadcast.service.counted import counted
 from threadcast.service.documents import asked_machine, read_ops
-from threadcast.service.measurement_documents import (
-    Entry,
-    References,
-    read_entries,
-)
+from threadcast.service.formats import Measurement as Entry
+from threadcast.service.measurement_documents import References, read_entries
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import MeasurementsQuery, MeasurementsRequest
