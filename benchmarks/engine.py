@@ -113,8 +113,8 @@ def measured(case: str, mode: str, counts: Sequence[int], rounds: int, *, compil
             ends.callback(process.kill)
             print(f"    {one.name} {process.ready or ''}", file=sys.stderr, flush=True)
 
-        with ThreadPoolExecutor(counts[-1]) as starting:  # compiling takes long, and nothing is timed yet
-            list(starting.map(start, others))
+        starting = ends.enter_context(ThreadPoolExecutor(counts[-1]))  # a process ends with the thread that started it
+        list(starting.map(start, others))  # compiling takes long, and nothing is timed yet
         for one in measuring:  # these choose their settings as they start, each alone
             start(one)
         turns = [(one, processes[one], threads) for one in everybody if one in processes for threads in one.counts]

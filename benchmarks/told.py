@@ -20,13 +20,16 @@ from typing import Any
 
 from sessions import Session
 
+from threadcast.core.parent_process import end_with_parent
+
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Told:
     """A process of a script, ready when this returns; `ready` is what it said of itself.
 
-    Where it ends, says that it failed, or does not answer in time, RuntimeError says so.
+    Where it ends, says that it failed, or does not answer in time, RuntimeError says so. It ends with the thread that
+    started it.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ def serve(make: Callable[[], tuple[Mapping[str, Any], Answer]]) -> None:
     `make` returns what the process says of itself when it is ready, and what gives an answer. An error of either is
     told, and ends the process.
     """
+    end_with_parent()  # while it is stopped, too
     answers = os.fdopen(os.dup(1), "w")  # whatever a library prints must not get in between
     os.dup2(2, 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import ModuleType
@@ -130,3 +131,24 @@ def test_a_process_answers_when_it_is_told_to_and_tells_why_it_fails(
         process.kill()
     with pytest.raises(RuntimeError, match="no answer within"):
         told.Told("none.py", limit_s=0.3)
+
+
+STARTER = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import told
+told.__file__ = {at!r}
+print(told.Told("one.py", "a").session, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_process_that_rests_ends_with_who_started_it(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(SCRIPT.format(folder=str(BENCHMARKS)))
+    code = STARTER.format(folder=str(BENCHMARKS), at=str(tmp_path / "told.py"))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        process = int(starter.stdout.readline())
+        eventually(lambda: state_of(process) == "T")
+        starter.kill()
+    eventually(lambda: not is_alive(Path("/proc", str(process))))
