@@ -52,7 +52,7 @@ MOST = {
     "scheduler/policies": (1_640, 19),
     "scheduler/search": (1_250, 15),
     "malleable": (4_220, 36),
-    "core": (4_170, 40),
+    "core": (4_240, 41),
     "drawing": (260, 15),
     "networks": (1_690, 17),
     "threads": (880, 15),
