@@ -16,7 +16,7 @@ A graph has corners which only PyTorch knows, and each has a file: operators tha
 (`graph_parts`); gradients of results that no loss used are undefined, and not zeros (`unused_results`,
 `undefined_gradients`); a checkpoint computes again, and a backward pass needs inputs as they were before the program
 wrote to them (`saved_inputs`); weights of frozen graphs stay the same tensors (`fixed_weights`); results are handed on
-as they are (`plain_results`); recurrent layers stay eager (`recurrent_layers_left`).
+as they are (`plain_results`).
 
 `compile_options` are the options that `torch.compile` may be given for us.
 """

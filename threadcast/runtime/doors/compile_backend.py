@@ -38,7 +38,6 @@ from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
 from threadcast.runtime.compiled.graph_tunings import Role
 from threadcast.runtime.compiled.plain_results import PlainResults
-from threadcast.runtime.compiled.recurrent_layers_left import tell_of_recurrent_layers
 from threadcast.runtime.compiled.saved_inputs import computes_again, computing_again, copy_written_inputs
 from threadcast.runtime.compiled.short_way import ShortWay
 from threadcast.runtime.compiled.undefined_gradients import without
@@ -51,7 +50,6 @@ from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.updates.fused_updates import fused_updates
 from threadcast.threads.memory import keep_freed_memory
 
-tell_of_recurrent_layers()  # here: PyTorch imports this module where the backend is named, and may never call it
 _graphs: WeakSet[GraphCalls] = WeakSet()
 _programs: WeakValueDictionary[int, Program] = WeakValueDictionary()
 """Programs that use only some cores, by the number (`id`) of `given`, which they keep alive."""
@@ -340,7 +338,6 @@ def _program(chosen: CompileOptions, given: Mapping[str, Any] | None) -> Program
     found = _programs.get(id(given))
     if found is not None and found.options == chosen:
         return found
-    tell_of_recurrent_layers()
     keep_freed_memory()
     load_fake_tensors()
     machine = core_choice().machine(chosen.cores)
