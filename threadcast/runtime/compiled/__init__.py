@@ -12,11 +12,10 @@ callable for it, a program (`compiled_call`), which can run in two ways:
 tournament a program. The wrappers that AOTAutograd puts around graphs cost more than small graphs gain; once a program
 runs by its graphs, `short_way` does in C++ what they do.
 
-A graph has corners which only PyTorch knows, and each has a file: operators that no plan may run divide a graph
-(`graph_parts`); gradients of results that no loss used are undefined, and not zeros (`unused_results`,
-`undefined_gradients`); a checkpoint computes again, and a backward pass needs inputs as they were before the program
-wrote to them (`saved_inputs`); weights of frozen graphs stay the same tensors (`fixed_weights`); results are handed on
-as they are (`plain_results`).
+A program with operators that no plan may run (`whole_graphs`), or with a checkpoint (`computed_again`), always runs as
+traced. A graph has corners which only PyTorch knows, and each has a file: gradients of results that no loss used are
+undefined, and not zeros (`unused_results`, `undefined_gradients`); weights of frozen graphs stay the same tensors
+(`fixed_weights`); results are handed on as they are (`plain_results`).
 
 `compile_options` are the options that `torch.compile` may be given for us.
 """

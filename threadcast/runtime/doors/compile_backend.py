@@ -25,24 +25,23 @@ from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 
 from threadcast.capture.graph.fake_tensors import load_fake_tensors
-from threadcast.capture.guards.unsupported import Collective
 from threadcast.core import Machine
-from threadcast.core.errors import in_one_line
+from threadcast.core.errors import CaptureError, in_one_line
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.shared_learning import budget, told
 from threadcast.runtime.calls.size_families import size_about
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.compiled_call import CompiledCall
+from threadcast.runtime.compiled.computed_again import computes_again, computing_again
 from threadcast.runtime.compiled.graph_as_traced import as_traced
 from threadcast.runtime.compiled.graph_calls import GraphCalls
-from threadcast.runtime.compiled.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
 from threadcast.runtime.compiled.graph_tunings import Role
 from threadcast.runtime.compiled.plain_results import PlainResults
-from threadcast.runtime.compiled.saved_inputs import computes_again, computing_again, copy_written_inputs
 from threadcast.runtime.compiled.short_way import ShortWay
 from threadcast.runtime.compiled.undefined_gradients import without
 from threadcast.runtime.compiled.unused_results import UnusedResults, has_own_functions, with_unused_results
-from threadcast.runtime.layout.graph_by_pytorch import as_pytorch, forward_of
+from threadcast.runtime.compiled.whole_graphs import check_operators, returns_numbers, tensors_of, with_numbers
+from threadcast.runtime.layout.graph_by_pytorch import forward_of
 from threadcast.runtime.layout.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.plans.core_choice import core_choice
 from threadcast.runtime.plans.plan_store import PlanStore
@@ -103,8 +102,9 @@ def backend(
 ) -> Callable[..., Any]:  # fmt: skip
     """Return a callable that does what `graph` does, with gradients; `torch.compile` calls this for every graph.
 
-    InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle, and one that exchanges data with
-    other processes, runs as it is, with a warning. What its backward pass computes again is then computed again, too.
+    InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle, and one with operators that only
+    PyTorch can run, runs as it is, with a warning. So does one with gradients of which a part is computed again in the
+    backward pass (`torch.utils.checkpoint`).
     """
     program = _program(CompileOptions.of(mode, options), options)
     if program.given is None:
@@ -120,9 +120,9 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     plans = PlanStore(Settings.read()["engine.plans"], program.machine, among=among)
     if text is not None and options.tuning_share < 1 and plans.is_program_left(text):
         _logger.info("a program runs as torch.compile traced it: its graphs were not faster before")
-        if options.fuse and torch.is_grad_enabled():
-            fused_updates().adopt(example_inputs)
-        return as_traced(graph)
+        return _by_pytorch(options, graph, example_inputs)
+    if torch.is_grad_enabled() and computes_again(graph):
+        return _by_pytorch(options, graph, example_inputs)
     parts = _Parts(budget(options.tuning_share).part())
     unused: list[UnusedResults] = []
     compiler = partial(_compiled, program, parts)
@@ -136,21 +136,19 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         )  # fmt: skip
     except TorchDynamoException:  # Dynamo's own way to try again
         raise
-    except Collective as error:
+    except CaptureError as error:
         told().tell(str(error))
-        return _by_eager(graph)
+        return _by_pytorch(options, graph, example_inputs)
     except Exception as error:  # noqa: BLE001 - eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
         reason = f"AOTAutograd raised {in_one_line(error)}"
         told().tell(reason)
-        return _by_eager(graph)
+        return _by_pytorch(options, graph, example_inputs)
     if any(one.varies for one in unused) or (unused and has_own_functions(graph)):
-        return _by_eager(graph)  # which gradients there are then, and which are zeros, is not known
+        return _by_pytorch(options, graph, example_inputs)  # which of the gradients are zeros is not known
     if unused:
         found = with_unused_results(found, as_traced(graph), unused)
     if not parts:
         return found
-    if computes_again(graph) and any(part.role != "inference" for part in parts):
-        return found  # as it was traced, it would draw other numbers the second time, and write twice, or raise
     passes = ShortWay(found, parts) if options.short_way and not unused else found
     call = CompiledCall(
         as_traced(graph), passes, parts, budget=parts.budget, title=f"program {next(_programs_made)}",
@@ -173,8 +171,10 @@ def _differentiated(graph: GraphModule, example_inputs: Sequence[Any], **compile
     return found
 
 
-def _by_eager(graph: GraphModule) -> Callable[..., Any]:
-    """Return what runs a graph under PyTorch's own autograd."""
+def _by_pytorch(options: CompileOptions, graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return what runs a graph under PyTorch's own autograd, for good."""
+    if options.fuse and torch.is_grad_enabled():
+        fused_updates().adopt(example_inputs)
     return computing_again(graph) if computes_again(graph) else as_traced(graph)
 
 
@@ -216,8 +216,8 @@ def _about(size: torch.SymInt) -> int | None:
 def _partitioned(
     unused: list[UnusedResults], joint: GraphModule, *arguments: Any, **options: Any
 ) -> tuple[GraphModule, GraphModule]:
-    """Divide a graph into forward and backward pass. Collective where it exchanges data with other processes."""
-    check_collectives(joint)
+    """Divide a graph into forward and backward pass. CaptureError where only PyTorch can run one of its operators."""
+    check_operators(joint)
     forward, backward = partitioned(joint, *arguments, **options)
     if (found := UnusedResults.of(backward)) is not None:
         unused.append(found)
@@ -231,24 +231,14 @@ def _compiled(
     if not any(node.op == "call_function" for node in graph.graph.nodes):
         return make_boxed_func(forward_of(graph))
     if role == "inference":
-        check_collectives(graph)
+        check_operators(graph)
         _note_weights(graph)
     if role == "forward":
-        _copy_written_inputs(graph)
         _note_that_nothing_is_overwritten()
-    divided = parts_of(graph)
-    if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
-        calls = _graph_calls(graph, program, parts, role, whole=True)
-        return _boxed(graph, calls, partial(_without, graph, program, parts, calls))
-    reasons = dict.fromkeys(part.refused for part in divided if part.refused)
-    if reasons:
-        whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
-        told().tell(*reasons, what=whole)
-    runs = [
-        as_pytorch(part.graph) if part.refused is not None else _graph_calls(part.graph, program, parts, role)
-        for part in divided
-    ]
-    return _boxed(graph, PartsInTurn(graph, divided, runs))
+    if returns_numbers(graph):
+        return _boxed(graph, with_numbers(graph, _graph_calls(tensors_of(graph), program, parts, role)))
+    calls = _graph_calls(graph, program, parts, role, whole=True)
+    return _boxed(graph, calls, partial(_without, graph, program, parts, calls))
 
 
 def _boxed(
@@ -301,14 +291,6 @@ def _note_weights(graph: GraphModule) -> None:
         for i in context.fw_metadata.static_input_indices:
             if isinstance(inputs[i].meta.get("val"), Tensor):
                 inputs[i].meta[_WEIGHT] = True
-
-
-def _copy_written_inputs(graph: GraphModule) -> None:
-    """Let a forward graph save what its backward graph needs as it was before the program's writes."""
-    context = TracingContext.try_get()
-    if context is not None and context.fw_metadata is not None:
-        written = context.fw_metadata.mutated_inp_runtime_indices
-        copy_written_inputs(graph, written, context.fw_metadata.num_forward)
 
 
 def _note_that_nothing_is_overwritten() -> None:

@@ -1,9 +1,9 @@
-"""Parts that a backward pass computes again, and inputs that it needs as they were before the program wrote to them."""
+"""Programs of which a backward pass computes parts again (`torch.utils.checkpoint`): PyTorch runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,26 +65,3 @@ def _parts_computed_again(graph: GraphModule) -> Iterator[Node]:
     again = torch.ops.higher_order.tag_activation_checkpoint
     modules = (module for module in graph.modules() if isinstance(module, GraphModule))
     return (node for module in modules for node in module.graph.nodes if node.target is again)
-
-
-def copy_written_inputs(graph: GraphModule, written: Collection[int], results: int) -> None:
-    """Let `graph` return copies of those inputs at the positions `written` that it saves for its backward pass.
-
-    Its first `results` outputs are the program's, and stay as they are. AOTAutograd writes to inputs after the graph
-    has run, and autograd then refuses the saved ones: so with batch norm whose activations are computed again in the
-    backward pass.
-    """
-    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    positions = {node: i for i, node in enumerate(inputs)}
-    output = graph.graph.output_node()
-    returned: list[Any] = list(cast("tuple[Any, ...]", output.args[0]))
-    changed = False
-    with graph.graph.inserting_before(output):
-        for i, node in enumerate(returned[results:], results):
-            if positions.get(node) in written and isinstance(node.meta.get("val"), Tensor):
-                copied = graph.graph.call_function(torch.ops.aten.clone.default, (node,))
-                copied.meta = dict(node.meta)
-                returned[i], changed = copied, True
-    if changed:
-        output.args = (tuple(returned),)
-        graph.recompile()
