@@ -20,6 +20,7 @@ from threadcast.capture.graph.program import Program
 from threadcast.core import Case, Machine
 from threadcast.core.errors import WrongResult
 from threadcast.runtime.check import shadow
+from threadcast.runtime.check.judge import BothOrders
 from threadcast.runtime.check.shadow import Checked, Ran, Shadowed, checked_step, leaves, shadow_step
 from threadcast.runtime.operators import products
 from threadcast.runtime.operators.fuse import fused
@@ -335,3 +336,17 @@ def test_a_result_of_the_wrong_order_is_found_where_no_operator_says_so(machine:
     shadowed = Shadowed(captured.run, captured.run, None, None, leaves)
     by = _ran(mixed, machine)
     assert checked_step(shadowed, mixed.run, (x,), mixed, ran=lambda: by).difference is not None
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_gradients_of_batch_norm_that_cancel_out_are_right_in_both_orders(train: bool) -> None:
+    """Its sums have terms of both signs, of which the sizes bound the result: not the result of the sizes."""
+    torch.manual_seed(0)
+    x, gradient = 100 + torch.randn(8, 6, 32, 32), 1 + 1e-3 * torch.randn(8, 6, 32, 32)
+    weight, mean, scale = torch.rand(6), x.mean((0, 2, 3)), x.var((0, 2, 3)).rsqrt()
+    given = [one.contiguous(memory_format=torch.channels_last) for one in (gradient, x)]
+    of_batch = (mean, torch.ones(6), mean, scale, train, 1e-5, [True] * 3)
+    with BothOrders() as orders:
+        found = torch.ops.aten.native_batch_norm_backward(*given, weight, *of_batch)
+    assert orders.difference is None
+    torch.testing.assert_close(list(found), list(torch.ops.aten.native_batch_norm_backward(gradient, x, weight, *of_batch)))

@@ -215,8 +215,30 @@ def _on_sizes(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
         Tensor, lambda one: one.detach().abs() if is_real_or_complex(one) else one.clone(), (args, dict(kwargs))
     )
     with torch.no_grad():
-        result = target(*own_args, **own_kwargs)
+        if target is torch.ops.aten.native_batch_norm_backward.default:
+            result = _sizes_of_batch_norm_backward(*own_args)
+        else:
+            result = target(*own_args, **own_kwargs)
     return result, [leaf for leaf in pytree.tree_leaves((own_args, own_kwargs)) if isinstance(leaf, Tensor)]
+
+
+def _sizes_of_batch_norm_backward(
+    gradient: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, variance: Tensor | None,
+    batch_mean: Tensor | None, batch_scale: Tensor | None, train: bool, eps: float, wanted: Sequence[bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """The sums that this gradient consists of, of the sizes of their terms: the operator itself subtracts some."""
+    if not train and mean is not None and variance is not None:
+        batch_mean, batch_scale = mean, (variance + eps).rsqrt()
+    assert batch_mean is not None and batch_scale is not None
+    sides, others = [1, -1] + [1] * (x.dim() - 2), [i for i in range(x.dim()) if i != 1]
+    scale = batch_scale.reshape(sides)
+    normed = (x + batch_mean.reshape(sides)) * scale
+    of_weight, of_bias = (gradient * normed).sum(others), gradient.sum(others)
+    count, of_x = x.numel() // x.shape[1], gradient
+    if train:
+        of_x = gradient + (of_bias.reshape(sides) + normed * of_weight.reshape(sides)) / count
+    of_x = of_x * scale * (1.0 if weight is None else weight.reshape(sides))
+    return tuple(one if asked else None for one, asked in zip((of_x, of_weight, of_bias), wanted, strict=True))
 
 
 def _with_terms(sizes: Tensor) -> Room:
