@@ -25,7 +25,7 @@ from tests.runtime.random_engines import RandomEngines, Refused
 from tests.whole_calls import by_the_graphs
 from threadcast.capture.graph.capture import capture_graph
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.calls.fallback import why_not_captured
+from threadcast.runtime.calls.conditions import why_not_captured
 from threadcast.runtime.compiled.graph_calls import Role
 from threadcast.runtime.compiled.whole_calls import WholeCalls
 from threadcast.runtime.doors import compile_backend

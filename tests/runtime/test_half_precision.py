@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.waiting import attempts
-from threadcast.runtime.calls.autocast import AutocastContexts
+from threadcast.runtime.calls.conditions import AutocastContexts
 
 HALVES = [torch.bfloat16, torch.float16]
 CALLS = 60

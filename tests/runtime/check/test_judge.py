@@ -349,4 +349,6 @@ def test_gradients_of_batch_norm_that_cancel_out_are_right_in_both_orders(train:
     with BothOrders() as orders:
         found = torch.ops.aten.native_batch_norm_backward(*given, weight, *of_batch)
     assert orders.difference is None
-    torch.testing.assert_close(list(found), list(torch.ops.aten.native_batch_norm_backward(gradient, x, weight, *of_batch)))
+    torch.testing.assert_close(
+        list(found), list(torch.ops.aten.native_batch_norm_backward(gradient, x, weight, *of_batch))
+    )

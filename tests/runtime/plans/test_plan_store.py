@@ -21,8 +21,6 @@ from tests.waiting import eventually
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan, read_machine
-from threadcast.runtime.calls.kinds import flattened, kind_of
-from threadcast.runtime.calls.size_families import SizeFamilies
 from threadcast.runtime.check import shadow
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.model_format import ModelFormat
@@ -62,23 +60,6 @@ def test_what_is_kept_comes_back_for_the_same_graph_only(
     assert PlanStore(tmp_path / "plans", other).read(captured.graph) is None
     store.drop(captured.graph)
     assert store.read(captured.graph) is None
-
-
-def test_a_plan_for_several_sizes_comes_back_for_sizes_that_are_about_the_same(
-    tmp_path: Path, machine: Machine, kept: StoredPlan
-) -> None:
-    families, found = SizeFamilies(), []
-    for size in (20, 21, 22, 60, 70, 200):
-        leaves, structure = flattened((torch.ones(size, 8),))
-        family = families.of(kind_of(leaves, structure, frozenset(), ()), leaves)
-        if family is not None:
-            graph = capture_forward(lambda x: (x * 2).sin() + (x + 1).cos(), *leaves, dynamic=family.dynamic).graph
-            store = PlanStore(tmp_path, machine, about=family.about(leaves))
-            found.append(store.read(graph) is not None)
-            store.write("call", graph, kept)
-            assert PlanStore(tmp_path, machine, about=family.about(leaves, [leaves[0]])).read(graph) is None
-            assert PlanStore(tmp_path, machine).read(graph) is None
-    assert found == [False, True, False, True]
 
 
 @pytest.mark.parametrize("planned", [False, True])

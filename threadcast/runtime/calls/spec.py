@@ -10,7 +10,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.values import Dynamic
 from threadcast.runtime.calls.fallback import BREAKS
 from threadcast.runtime.check.shadow import Shadowed
 from threadcast.runtime.plans.model_format import ModelFormat
@@ -24,8 +23,8 @@ class CallSpec:
 
     shadowed: Shadowed
     """The call in eager PyTorch; its `trace` takes the model's memory format before the call's arguments."""
-    capture: Callable[[tuple[Any, ...], ModelFormat, Dynamic | None], Captured]
-    """Given a call's arguments, returns its graph in the current memory format, right for all values of the sizes."""
+    capture: Callable[[tuple[Any, ...], ModelFormat], Captured]
+    """Given a call's arguments, returns its graph in the current memory format."""
     name: str
     """Identifies the call in stored plans, for other processes."""
     title: str

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
 
 from threadcast.runtime.calls.fallback import Fallback
 from threadcast.runtime.calls.kinds import CallKind
@@ -10,6 +13,14 @@ from threadcast.runtime.tuner.tuning import Tuning
 
 MOST_KINDS = 1_000
 """Most kinds of calls (shapes, types, modes) in the table, however small."""
+MOST_NUMBERS = 3
+"""Most graphs for calls that differ only in numbers which they read out of tensors, and which graphs have built in."""
+OTHER_NUMBERS = (
+    "numbers that it reads out of tensors (.item(), if tensor, the size of x[mask]) change from call to call"
+)
+
+Runner = Tuning | Fallback
+"""What runs the calls of a kind."""
 
 
 class CallTable:
@@ -20,17 +31,19 @@ class CallTable:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._runners: dict[CallKind, Tuning | Fallback] = {}
-        self._last: tuple[CallKind, Tuning | Fallback] | None = None
+        self._runners: dict[CallKind, Runner] = {}
+        self._last: tuple[CallKind, Runner] | None = None
         """The last call's entry: comparing with it is quicker than looking it up."""
         self._used: dict[CallKind, int] = {}
         """The kinds by when they were last begun to be used, as a number that increases."""
+        self._numbers = False
+        """Whether a graph has ever read a number."""
 
-    def __iter__(self) -> Iterator[Tuning | Fallback]:
+    def __iter__(self) -> Iterator[Runner]:
         return iter(list(self._runners.values()))  # other threads read reports meanwhile
 
     @property
-    def items(self) -> list[tuple[CallKind, Tuning | Fallback]]:
+    def items(self) -> list[tuple[CallKind, Runner]]:
         """The kinds in the table, each with what runs it. May be read from any thread."""
         return list(self._runners.items())
 
@@ -47,7 +60,7 @@ class CallTable:
         """The entries that PyTorch's default does not run for good. May be read from any thread."""
         return [runner for runner in list(self) if isinstance(runner, Tuning)]
 
-    def find(self, kind: CallKind) -> Tuning | Fallback | None:
+    def find(self, kind: CallKind) -> Runner | None:
         """Return what runs a call of this kind, which comes now; None for a kind that is not in the table."""
         if self._last is not None and self._last[0] == kind:
             runner = self._last[1]
@@ -55,9 +68,26 @@ class CallTable:
             return runner
         return self._use(kind) if kind in self._runners else None
 
-    def add(self, kind: CallKind, runner: Tuning | Fallback) -> None:
+    def find_call(self, kind: CallKind, leaves: Sequence[Any]) -> tuple[CallKind, Runner | None] | None:
+        """Return the kind of a call with these leaves of its arguments, which comes now, and what runs it, if known.
+
+        Calls with the same arguments have several kinds where graphs read different numbers out of them. None where
+        there are graphs enough for other numbers than the call's (`OTHER_NUMBERS`): PyTorch runs it.
+        """
+        new: CallKind | None = None
+        for number in range(MOST_NUMBERS if self._numbers else 1):
+            numbered = kind._replace(arguments=("other numbers", number, kind.arguments)) if number else kind
+            runner = self.find(numbered)
+            if runner is None:
+                new = new or numbered
+            elif _reads_its_numbers(runner, leaves):
+                return numbered, runner
+        return None if new is None else (new, None)
+
+    def add(self, kind: CallKind, runner: Runner) -> None:
         """Add a kind, whose call comes now; those that were used least recently make room for it, and are closed."""
         self._runners[kind] = runner
+        self._numbers |= isinstance(runner, Tuning) and runner.captured.reads is not None
         self._use(kind)
         while len(self._runners) > 1 and (len(self._runners) > MOST_KINDS or self._size_bytes() > self._most_bytes):
             self.drop(min(self._runners, key=self._used.__getitem__))
@@ -82,7 +112,13 @@ class CallTable:
         if isinstance(dropped, Tuning):
             dropped.close()
 
-    def _use(self, kind: CallKind) -> Tuning | Fallback:
+    def _use(self, kind: CallKind) -> Runner:
         self._last = kind, self._runners[kind]
         self._used[kind] = max(self._used.values(), default=0) + 1
         return self._last[1]
+
+
+def _reads_its_numbers(runner: Runner, leaves: Sequence[Any]) -> bool:
+    """Whether a graph has built in the numbers that a call with these leaves reads out of tensors."""
+    reads = runner.captured.reads if isinstance(runner, Tuning) else None
+    return reads is None or reads.hold([leaf for leaf in leaves if isinstance(leaf, Tensor)])

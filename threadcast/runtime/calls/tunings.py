@@ -14,8 +14,6 @@ from torch.utils._pytree import tree_leaves
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.optimizers import OptimizerRefused
 from threadcast.capture.graph.recorder import REFUSALS
-from threadcast.capture.graph.symbols import takes_the_same_way
-from threadcast.capture.graph.values import Dynamic
 from threadcast.capture.guards.function_caches import CacheFilled
 from threadcast.capture.guards.module_values import ModuleChanged
 from threadcast.capture.guards.one_capture import NoTurn, one_capture
@@ -27,7 +25,6 @@ from threadcast.runtime.calls.fallback import FIRST_CALL, Fallback, FirstCall, U
 from threadcast.runtime.calls.kinds import CallKind
 from threadcast.runtime.calls.remembered import Remembered
 from threadcast.runtime.calls.shared_learning import planner_for
-from threadcast.runtime.calls.size_families import SizeFamily
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.calls.table import MOST_KINDS, CallTable
 from threadcast.runtime.layout.result_layout import ResultLayout
@@ -72,14 +69,13 @@ class CallTunings:
         """The kind of arguments that is to be captured after PyTorch's default has run its first call."""
 
     def make(
-        self, arguments: tuple[Any, ...], kind: CallKind, family: SizeFamily | None, *,
+        self, arguments: tuple[Any, ...], kind: CallKind, *,
         chosen: Sequence[int] | None, budget: Budget, eager_s: Sequence[float], looking_s: Callable[[], float],
     ) -> Tuning | Fallback | FirstCall:  # fmt: skip
         """Capture a call, and return what finds the fastest way to run calls of its kind, or what runs them instead.
 
-        With `family` the graph is one for all its sizes. `chosen` are the CPUs that a user has asked for, `looking_s()`
-        the seconds that it takes to find what runs a call. UpdateApart where only the optimizer's part cannot be
-        captured, and NoTurn where other threads capture.
+        `chosen` are the CPUs that a user has asked for, `looking_s()` the seconds that it takes to find what runs a
+        call. UpdateApart where only the optimizer's part cannot be captured, NoTurn where other threads capture.
         """
         spec, model_format, given = self._spec, self._format, MemoryFormat.AS_GIVEN
 
@@ -87,15 +83,13 @@ class CallTunings:
             stands_in = {id(one) for one in (*self._watch.model.parameters(), *self._watch.model.buffers())}
             if any(id(leaf) not in stands_in for leaf in held):
                 raise CaptureError("cannot capture: an argument is a tensor that code also reads as a value of its own")
-            if family is None:
-                captured = self._captured(arguments, memory_format)
-                return captured if layout is None or memory_format is given else layout.restored(captured)
-            return family.captured(partial(self._captured, arguments, memory_format))
+            captured = self._captured(arguments, memory_format)
+            return captured if layout is None or memory_format is given else layout.restored(captured)
 
         if self._feedback is None and self._store is not None and spec.gives_back:
             self._feedback = StepFeedback(self._store, self.machine)
         held = [leaf for leaf in tree_leaves(arguments) if -id(leaf) in self._watch.held]
-        formats = model_format.worth_trying(arguments) if family is None and not held else GIVEN_ONLY
+        formats = GIVEN_ONLY if held else model_format.worth_trying(arguments)
         if formats != GIVEN_ONLY and (why := model_format.why_fixed()) is not None:
             _logger.info("%s: it runs in the memory format as given only: %s", spec.title, why)
             formats = GIVEN_ONLY
@@ -105,8 +99,6 @@ class CallTunings:
         checked = replace(
             spec.shadowed, eager=model_format.reference(eager), trace=partial(spec.shadowed.trace, model_format)
         )
-        about = "" if family is None else family.about(tree_leaves(arguments), self._watch.model.parameters())
-        fixed = family is None and kind.autocast is None
         try:
             only = capture(given) if formats == GIVEN_ONLY else None
             return Tuning(
@@ -116,35 +108,31 @@ class CallTunings:
                 formats,
                 self.machine,
                 call=self._call(kind),
-                plans=self._plans(chosen, about=about),
-                backends=spec.backends(len(self.machine), chosen) if fixed else None,
-                fuse=self._fuse and family is None,
+                plans=self._plans(chosen),
+                backends=spec.backends(len(self.machine), chosen) if kind.autocast is None else None,
+                fuse=self._fuse,
                 checked=checked,
-                store=self._store if family is None else None,
-                feedback=self._feedback if family is None else None,
+                store=self._store,
+                feedback=self._feedback,
                 like=[plan for tuning in reversed(self._table.tunings) for plan in tuning.plans],
                 budget=budget,
                 eager_s=eager_s,
                 planner=self.planner,
                 title=spec.title,
-                steady=family is None,
                 looking_s=looking_s,
             )
         except NoTurn:
             raise
         except CaptureError as error:
-            if family is not None:  # the call gets a graph of its own
-                _logger.info("%s: no graph for several sizes: %s", spec.title, error)
-                return FIRST_CALL
             return self._not_captured(kind, error)
 
     def knows(self, kind: CallKind, chosen: Sequence[int] | None) -> bool:
         """Return whether a plan is stored for calls of this kind."""
         return self._plans(chosen).knows(self._call(kind))
 
-    def _plans(self, chosen: Sequence[int] | None, *, about: str = "") -> PlanStore:
+    def _plans(self, chosen: Sequence[int] | None) -> PlanStore:
         among = f"{self._spec.among(chosen)}, own operators: {self._fuse}"
-        return PlanStore(self._folder, self.machine, among=among, about=about)
+        return PlanStore(self._folder, self.machine, among=among)
 
     def _call(self, kind: CallKind) -> object:
         return self._spec.name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])
@@ -179,18 +167,12 @@ class CallTunings:
         by_caller = error.__cause__ is not None and not isinstance(error.__cause__, REFUSALS)  # as in eager PyTorch
         return Fallback(str(error) if by_caller else f"{error}{self._spec.breaks}")
 
-    def _captured(
-        self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None
-    ) -> Captured:
+    def _captured(self, arguments: tuple[Any, ...], memory_format: MemoryFormat) -> Captured:
         model_format = self._format
         model_format.set(memory_format)
         with one_capture(), without_garbage_collection():
             began_s = time.perf_counter()
-            captured = self._spec.capture(arguments, model_format, dynamic)
-            if dynamic is not None and not takes_the_same_way(
-                captured, self._spec.capture(arguments, model_format, None)
-            ):
-                raise CaptureError("cannot capture for several sizes: the callable takes another way with symbols")
+            captured = self._spec.capture(arguments, model_format)
             self.capture_s = time.perf_counter() - began_s
         self._watch.renew()  # capturing makes an optimizer's missing state
         return captured

@@ -229,7 +229,8 @@ def _sizes_of_batch_norm_backward(
     """The sums that this gradient consists of, of the sizes of their terms: the operator itself subtracts some."""
     if not train and mean is not None and variance is not None:
         batch_mean, batch_scale = mean, (variance + eps).rsqrt()
-    assert batch_mean is not None and batch_scale is not None
+    assert batch_mean is not None
+    assert batch_scale is not None
     sides, others = [1, -1] + [1] * (x.dim() - 2), [i for i in range(x.dim()) if i != 1]
     scale = batch_scale.reshape(sides)
     normed = (x + batch_mean.reshape(sides)) * scale

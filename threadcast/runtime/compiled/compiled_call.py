@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.calls.fallback import saves_by_hooks
+from threadcast.runtime.calls.conditions import saves_by_hooks
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.short_way import ShortWay
 from threadcast.runtime.compiled.whole_calls import AS_TRACED, Graphs, Turn, WholeCalls

@@ -14,7 +14,6 @@ from torch.fx import GraphModule
 
 from threadcast.capture.graph.capture import capture_graph
 from threadcast.capture.graph.captured import Captured, CapturedGraph
-from threadcast.capture.graph.values import Dynamic
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.layout.graph_by_pytorch import forward_of
@@ -98,16 +97,13 @@ class FixedWeights(ModelFormat):
         with torch.no_grad():
             return self._with(self.weights, inputs)
 
-    def captured(self, inputs: tuple[Any, ...], dynamic: Dynamic | None) -> CapturedGraph:
-        """Capture the graph in the current memory format; the tensors in `inputs` are kept as its example.
-
-        It is right for all values of the sizes `dynamic`, by number of the input.
-        """
+    def captured(self, inputs: tuple[Any, ...]) -> CapturedGraph:
+        """Capture the graph in the current memory format; the tensors in `inputs` are kept as its example."""
 
         def call(weights: Sequence[Tensor], *given: Any) -> list[Any]:
             return self._with(weights, self.arguments(given))
 
-        captured = capture_graph(call, inputs, weights=self._current_weights(), dynamic=dynamic)
+        captured = capture_graph(call, inputs, weights=self._current_weights())
         return replace(captured, held=_Held(captured.held, self._references), weakly=True)
 
     def backends(self, cores: int, **options: Any) -> MakeBackends | None:

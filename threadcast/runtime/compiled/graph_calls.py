@@ -17,13 +17,12 @@ from torch.fx import GraphModule
 from threadcast.capture.guards.one_capture import NoTurn, one_capture
 from threadcast.core import Core, Machine
 from threadcast.core.settings import Settings
-from threadcast.runtime.calls.fallback import Fallback, why_not_captured
+from threadcast.runtime.calls.conditions import why_not_captured
+from threadcast.runtime.calls.fallback import Fallback
 from threadcast.runtime.calls.kinds import CallKind, kind_of_inputs
-from threadcast.runtime.calls.known import KnownCall
 from threadcast.runtime.calls.other_cores import runner_on_other_cores
 from threadcast.runtime.calls.shared_learning import planner_for, told
 from threadcast.runtime.calls.short import ShortCalls
-from threadcast.runtime.calls.size_families import SizeFamilies
 from threadcast.runtime.calls.table import CallTable
 from threadcast.runtime.check.functional import FunctionalShadow
 from threadcast.runtime.check.shadow import shadow_step
@@ -83,7 +82,6 @@ class GraphCalls:
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
-        self._families = SizeFamilies()
         self._tunings = GraphTunings(
             graph, machine, options, role=role, title=self.title, table=self._table, layouts=self._layouts
         )
@@ -214,7 +212,6 @@ class GraphCalls:
         with self._lock:
             self._fixed = None
             self._table.close()
-            self._families.clear()
 
     def close(self) -> None:
         """End the threads that run the graph; a later call measures anew."""
@@ -236,7 +233,7 @@ class GraphCalls:
         given = arguments if fixed is None else fixed.without(arguments)
         layout = self._layouts.forward if self._layout is _CHANNELS_LAST else None
         kind = kind_of_inputs(given, fixed=fixed is not None, channels_last=layout is not None)
-        found, family = self._found(kind), None
+        found = self._found(kind)
         if found is None and not self._layouts.knows(kind, layout, arguments):
             if (reordered := self._layouts.arriving(arguments)) is not None:
                 return reordered.as_given(*arguments)
@@ -244,16 +241,10 @@ class GraphCalls:
             found = self._found(kind)
         if self._layouts.refuses(kind):
             return self._eager(kind)(*arguments)
-        if found is None and (family := self._families.of(kind, given)) is not None:
-            kind = family.kind_of(given)
-            found = self._found(kind)
-        call = KnownCall(kind, found, family)
-        far = family is not None and not call.settled and not family.near(kind, given)
-        further = len(self._table) > 0 and not call.shares_graph
-        new = found is None and self._short.wants(kind, further=further)
-        if far or (new and not self._tunings.knows(kind, fixed, self.cores.chosen)):
+        new = found is None and self._short.wants(kind, further=len(self._table) > 0)
+        if new and not self._tunings.knows(kind, fixed, self.cores.chosen):
             return self._timed(kind, arguments)
-        runner = self._new(call, given, fixed) if found is None else found
+        runner = self._new(kind, given, fixed) if found is None else found
         if runner is None:
             return self._eager(kind)(*arguments)
         if isinstance(runner, Fallback):
@@ -322,15 +313,13 @@ class GraphCalls:
         elif not self._fixed.same(arguments):  # as where layers share a graph: their weights are inputs from now on
             self._weights, self._fixed = (), None
             self._table.close()
-            self._families.clear()
         return self._fixed
 
-    def _new(self, call: KnownCall, given: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback | None:
+    def _new(self, kind: CallKind, given: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback | None:
         """Find out what is to run calls of a new kind; with `fixed`, `given` are all inputs but these weights.
 
-        None where a later call finds it out: there is no graph for all sizes of its family, or other threads capture.
+        None where a later call finds it out, as other threads capture.
         """
-        kind, family = call.kind, call.family
         if (reason := self._short.why_left_alone(kind)) is not None:
             runner: Tuning | Fallback | None = Fallback(reason, short=True)
         elif (reason := why_not_captured(without_gradients(given))) is not None:
@@ -340,11 +329,8 @@ class GraphCalls:
             with suppress(NoTurn), one_capture(wait_s=None if self._budget.unlimited else 0.0):
                 eager_s = self._short.take(kind)
                 runner = self._tunings.make(
-                    kind, given, fixed, family, chosen=self.cores.chosen, budget=self._budget, eager_s=eager_s
+                    kind, given, fixed, chosen=self.cores.chosen, budget=self._budget, eager_s=eager_s
                 )
-        if isinstance(runner, Fallback) and not runner.short and family is not None:
-            family.failed = family.failed or runner.reason
-            return None
         if runner is None:
             return None
         self._table.add(kind, runner)

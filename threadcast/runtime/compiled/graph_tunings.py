@@ -11,7 +11,6 @@ from torch.fx import GraphModule
 
 from threadcast.capture.graph.capture import capture_graph
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.values import Dynamic
 from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.core import Machine
 from threadcast.core.errors import in_one_line
@@ -19,7 +18,6 @@ from threadcast.core.settings import Settings
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.calls.fallback import Fallback
 from threadcast.runtime.calls.kinds import CallKind
-from threadcast.runtime.calls.size_families import SizeFamily
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.calls.table import CallTable
 from threadcast.runtime.calls.tunings import CallTunings
@@ -58,18 +56,17 @@ class GraphTunings:
         self._by_pytorch, self._format, self._watch = as_pytorch(graph), ModelFormat(None), Watch(nn.Module())
 
     def make(
-        self, kind: CallKind, inputs: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None, *,
+        self, kind: CallKind, inputs: tuple[Any, ...], fixed: FixedWeights | None, *,
         chosen: Sequence[int] | None, budget: Budget, eager_s: Sequence[float],
     ) -> Tuning | Fallback | None:  # fmt: skip
         """Capture a call, and return what finds the fastest way to run calls of its kind, or why PyTorch runs them.
 
-        With `fixed`, `inputs` are all but these weights. With `family` the graph is one for all its sizes. `chosen` are
-        the CPUs that a user has asked for. None where a later call has to be captured: other threads capture now, or
-        there is no graph for all sizes of the family.
+        With `fixed`, `inputs` are all but these weights. `chosen` are the CPUs that a user has asked for. None where a
+        later call has to be captured: other threads capture now.
         """
         try:
             made = self._tunings(kind, fixed).make(
-                inputs, kind, family, chosen=chosen, budget=budget, eager_s=eager_s, looking_s=lambda: 0.0
+                inputs, kind, chosen=chosen, budget=budget, eager_s=eager_s, looking_s=lambda: 0.0
             )
         except NoTurn:
             return None
@@ -87,11 +84,11 @@ class GraphTunings:
         if (layout := self._layouts.get(kind)) is not None:  # all that runs them gives results in the same strides
             called, eager, among = layout, layout, f"graph, {MemoryFormat.CHANNELS_LAST}"
 
-        def capture(given: tuple[Any, ...], _: ModelFormat, dynamic: Dynamic | None) -> Captured:
+        def capture(given: tuple[Any, ...], _: ModelFormat) -> Captured:
             if fixed is not None:
-                return fixed.captured(given, dynamic)
+                return fixed.captured(given)
             phase: Literal["backward", "forward"] = "backward" if self._role == "backward" else "forward"
-            return capture_graph(called, given, phase=phase, dynamic=dynamic)
+            return capture_graph(called, given, phase=phase)
 
         def of_backends(cores: int, cpus: Sequence[int] | None) -> Any:
             history = self._settings["engine.plans"] / HISTORY

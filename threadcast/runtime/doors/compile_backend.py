@@ -7,6 +7,7 @@ between them: optimizers, hooks, clipping, accumulation. Each graph is a `GraphC
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +30,6 @@ from threadcast.core import Machine
 from threadcast.core.errors import CaptureError, in_one_line
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.shared_learning import budget, told
-from threadcast.runtime.calls.size_families import size_about
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.compiled_call import CompiledCall
 from threadcast.runtime.compiled.computed_again import computes_again, computing_again
@@ -210,7 +210,7 @@ def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
 
 def _about(size: torch.SymInt) -> int | None:
     hint: int | None = size.node.hint
-    return None if hint is None else size_about(max(1, hint))
+    return None if hint is None else int(math.log(max(1, hint), 4))
 
 
 def _partitioned(

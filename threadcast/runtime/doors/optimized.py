@@ -20,7 +20,7 @@ from threadcast.capture.guards.one_capture import NoTurn, one_capture
 from threadcast.capture.guards.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.settings import Settings
-from threadcast.runtime.calls.conditions import CallConditions
+from threadcast.runtime.calls.conditions import CallConditions, why_transformed
 from threadcast.runtime.calls.fallback import (
     BREAKS,
     FIRST_CALL,
@@ -29,17 +29,15 @@ from threadcast.runtime.calls.fallback import (
     Fallback,
     FirstCall,
     UpdateApart,
-    why_transformed,
 )
 from threadcast.runtime.calls.kinds import CallKind, differences, flattened, kind_of
-from threadcast.runtime.calls.known import OTHER_NUMBERS, KnownCall, KnownCalls
 from threadcast.runtime.calls.left_alone import CallsLeftAlone
 from threadcast.runtime.calls.other_cores import runner_on_other_cores
 from threadcast.runtime.calls.remembered import Remembered
 from threadcast.runtime.calls.shared_learning import budget
 from threadcast.runtime.calls.short import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.calls.spec import CallSpec
-from threadcast.runtime.calls.table import MOST_KINDS, CallTable
+from threadcast.runtime.calls.table import MOST_KINDS, OTHER_NUMBERS, CallTable
 from threadcast.runtime.calls.tunings import CallTunings
 from threadcast.runtime.check.shadow import shadow_step
 from threadcast.runtime.doors.traced_step import TracedStep, ran_by_plan, traced_step
@@ -65,7 +63,7 @@ class Optimized:
     """A callable that runs a call in eager PyTorch, or by a faster equivalent with the same effect on the model.
 
     Each call is looked at: whether PyTorch must run it whatever it is (`CallConditions`), of which kind it is, and what
-    runs its kind (`KnownCalls`). Calls of a new kind are timed in eager PyTorch, then captured (`CallTunings`). The
+    runs its kind (`CallTable`). Calls of a new kind are timed in eager PyTorch, then captured (`CallTunings`). The
     next ones measure and compare (`Tuning`); each of them does all of the caller's step.
     """
 
@@ -85,7 +83,6 @@ class Optimized:
         reference, trace = self._format.reference(self._default), partial(spec.shadowed.trace, self._format)
         self._shadowed = replace(spec.shadowed, eager=reference, trace=trace)
         self._table = CallTable(settings["engine.most_bytes"])
-        self._known = KnownCalls(self._table)
         self._tunings = CallTunings(
             spec, machine, settings, model_format=self._format, watch=self._watch, table=self._table,
             fuse=settings["engine.fuse"],
@@ -196,39 +193,36 @@ class Optimized:
             raise UpdateApart(observed.apart)
         if (fallback := self._conditions.why_not_by_graph(leaves, observed, now=now)) is not None:
             return fallback
-        call = self._known.find(kind_of(leaves, structure, self._watch.held, observed.settings), leaves)
+        call = self._table.find_call(kind_of(leaves, structure, self._watch.held, observed.settings), leaves)
         if call is None:
             return Fallback(f"{OTHER_NUMBERS}{BREAKS}")
+        kind, found = call
         if not self.cores.whole:
-            other = runner_on_other_cores(call.runner, self.cores, self._table)
+            other = runner_on_other_cores(found, self.cores, self._table)
             if other is not None:
                 return other
             self._drop_graphs()
             self._tunings.measure_on(self.cores.adopt())
-            call = call._replace(runner=None)
-        found, family = call.runner, call.family
+            found = None
         runs_in = found.runs_in if isinstance(found, Tuning) else MemoryFormat.AS_GIVEN
         if (why := self._format.why_stays(runs_in, verified=self._verify_every > 0)) is not None:
             self._keep_format(why)
             return self._found(arguments, now=now)
-        if isinstance(found, Tuning) and found.leaves_alone(self._looking_s, waiting=family is not None):
-            (self._left_alone.after_fastest if family is None else self._left_alone.after_varying)(arguments)
-        if family is not None and not (call.settled or family.near(call.kind, leaves)):
-            self._timed = call.kind
-            return FIRST_CALL
+        if isinstance(found, Tuning) and found.leaves_alone(self._looking_s):
+            varies = len(self._table) > 1 and all(one.leaves_alone(self._looking_s) for one in self._table.tunings)
+            (self._left_alone.after_varying if varies else self._left_alone.after_fastest)(arguments)
         if found is None:
-            return self._begun(arguments, call, now=now)
+            return self._begun(arguments, kind, now=now)
         if isinstance(found, Fallback) and found.short:
             self._left_alone.after_short(arguments)
         return found
 
-    def _begun(self, arguments: tuple[Any, ...], call: KnownCall, *, now: bool) -> Tuning | Fallback | FirstCall:
+    def _begun(self, arguments: tuple[Any, ...], kind: CallKind, *, now: bool) -> Tuning | Fallback | FirstCall:
         """Have a call timed whose kind nothing runs yet, or capture it and return what runs its kind from now on."""
         if not (now or self._watch.steady):
             return FIRST_CALL
-        kind, family = call.kind, call.family
         further, part = len(self._table) > 0, self._budget.part()
-        may_capture = not further or call.shares_graph or part.allows(self._tunings.capture_s)
+        may_capture = not further or part.allows(self._tunings.capture_s)
         new = self._short.wants(kind, further=further) and not self._tunings.knows(kind, self.cores.chosen)
         if not now and (new or not may_capture):
             if self._short.new_in_a_row == NEW_IN_A_ROW:
@@ -247,7 +241,7 @@ class Optimized:
             try:
                 with one_capture(wait_s=None if now or self._budget.unlimited else 0.0):
                     runner = self._tunings.make(
-                        arguments, kind, family, chosen=self.cores.chosen, budget=part,
+                        arguments, kind, chosen=self.cores.chosen, budget=part,
                         eager_s=self._short.take(kind), looking_s=lambda: self._looking_s,
                     )  # fmt: skip
             except NoTurn:
@@ -263,7 +257,7 @@ class Optimized:
         else:
             return self._found(arguments, now=now)  # what they read may belong to the kind
         if not isinstance(runner, FirstCall):
-            self._known.add(call, runner)
+            self._table.add(kind, runner)
         if isinstance(runner, Tuning):
             self.cores.pass_to(runner.resize)
         return runner
@@ -352,7 +346,7 @@ class Optimized:
 
     def _drop_graphs(self) -> None:
         """Close all graphs."""
-        self._known.close()
+        self._table.close()
         self._tunings.close()
         self._format.set(MemoryFormat.AS_GIVEN)
 

@@ -13,7 +13,6 @@ from torch import nn
 
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.values import Dynamic
 from threadcast.core import Machine
 from threadcast.core.arguments import check, is_number
 from threadcast.core.settings import Settings
@@ -49,13 +48,13 @@ class OptimizedCall(OptimizedModel):
             with torch.no_grad():
                 return function(*args, **kwargs)
 
-        def capture(arguments: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
+        def capture(arguments: tuple[Any, ...], model_format: ModelFormat) -> Captured:
             if model is not None:
                 self._tell_of_training(model)
             called: Callable[..., Any] = (
                 (lambda args, kwargs: function(*args, **kwargs)) if model is None else Formatted(model, model_format)
             )
-            return capture_forward(called, *arguments, dynamic=dynamic, repeated=True)
+            return capture_forward(called, *arguments, repeated=True)
 
         history = Settings.read()["engine.plans"] / HISTORY
 

@@ -16,7 +16,6 @@ from torch.optim import LBFGS, Optimizer
 from threadcast.capture.graph.capture import capture_step
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.optimizers import NoUpdate
-from threadcast.capture.graph.values import Dynamic
 from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.fallback import UpdateApart
@@ -174,10 +173,10 @@ class OptimizedStep(OptimizedModel):
         def objective(formatted: nn.Module, *data: Any) -> tuple[dict[str, Any], Tensor]:
             return loss.of(formatted, *data)
 
-        def capture(data: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
+        def capture(data: tuple[Any, ...], model_format: ModelFormat) -> Captured:
             return capture_step(
-                Formatted(model, model_format), objective, optimizer, data, functions=loss.functions, dynamic=dynamic,
-                repeated=True, most_norm=most_norm,
+                Formatted(model, model_format), objective, optimizer, data, functions=loss.functions, repeated=True,
+                most_norm=most_norm,
             )  # fmt: skip
 
         def trace(model_format: ModelFormat, *data: Any) -> None:

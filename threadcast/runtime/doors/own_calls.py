@@ -15,7 +15,7 @@ from threadcast.capture.guards.libraries import attributes_read_by
 from threadcast.capture.guards.module_values import ModuleState
 from threadcast.capture.guards.python_state import PythonState
 from threadcast.capture.guards.unsupported import is_plain, unsupported
-from threadcast.runtime.calls.fallback import why_no_inputs, why_transformed
+from threadcast.runtime.calls.conditions import why_no_inputs, why_transformed
 from threadcast.runtime.check.step_state import ALL, Drawn, StepState, needed_bytes, too_large
 from threadcast.runtime.updates.parameter_update import ParameterUpdate
 from threadcast.runtime.watching.hooks import owner_of_hooks

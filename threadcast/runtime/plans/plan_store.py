@@ -80,14 +80,13 @@ class PlanStore:
     """Plans in a folder, found by their graph, only for this machine and this version of PyTorch.
 
     `among` is a text of the contenders that the plans were compared with. A plan is found only with the same text.
-    `about` is a text of the sizes of a graph that is right for several: then sizes are about the same where it is.
 
     A file that cannot be read or written counts as missing, with a log message: plans can always be made anew. The
     folder keeps those that were used last (`MOST_FILES`).
     """
 
-    def __init__(self, folder: Path, machine: Machine, *, among: str = "", about: str = "") -> None:
-        self._folder, self._machine, self._among, self._about = folder, machine, among, about
+    def __init__(self, folder: Path, machine: Machine, *, among: str = "") -> None:
+        self._folder, self._machine, self._among = folder, machine, among
 
     def formats_first(self, call: object, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
         """Return `formats` with the one stored for this call, if any, first. The `repr` of `call` identifies it."""
@@ -219,9 +218,8 @@ class PlanStore:
             _logger.warning("an old plan stays: %s", error)
 
     def _text(self, graph: OpGraph) -> str:
-        ops = [(op_id, op.kind if self._about else op.key) for op_id, op in zip(graph.ids, graph.ops, strict=True)]
-        sizes = [self._about] if self._about else []
-        return repr((ops, [(edge.source, edge.target) for edge in graph.edges], *sizes))
+        ops = [(op_id, op.key) for op_id, op in zip(graph.ids, graph.ops, strict=True)]
+        return repr((ops, [(edge.source, edge.target) for edge in graph.edges]))
 
     def _path(self, text: str, suffix: str) -> Path:
         whole = f"{self._machine.fingerprint} {torch.__version__} {self._among} {text}"

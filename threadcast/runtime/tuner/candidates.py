@@ -79,8 +79,7 @@ class Candidates(Rounds):
     other calls of the same model: the first that fits the graph is compared with the default before anything is
     measured.
 
-    `title` names the call in log messages, one at each change of state. Without `steady` the calls' sizes vary, so that
-    settled calls which take longer than at first have not become slower. `looking_s()` are the seconds that it takes
+    `title` names the call in log messages, one at each change of state. `looking_s()` are the seconds that it takes
     before each call to find what runs it: without a plan most calls need not be looked at (`leaves_alone`), so that
     they count as part of what others than the default take.
     """
@@ -91,7 +90,7 @@ class Candidates(Rounds):
         backends: MakeBackends | None = None, fuse: bool = True, checked: Shadowed | None = None,
         budget: Budget | None = None, eager_s: Sequence[float] = (), store: str | None = None,
         feedback: StepFeedback | None = None, planner: Planner | None = None, like: Sequence[VariantPlan] = (),
-        title: str = "a call", steady: bool = True, looking_s: Callable[[], float] = lambda: 0.0,
+        title: str = "a call", looking_s: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self._began_s: float | None = clock()
@@ -99,7 +98,7 @@ class Candidates(Rounds):
         super().__init__(
             Tournament(DEFAULT, baseline_s=eager_s, told=partial(_logger.info, "%s: %s", title)), budget or Budget()
         )
-        self._machine, self._clock, self._steady, self._looking_s = machine, clock, steady, looking_s
+        self._machine, self._clock, self._looking_s = machine, clock, looking_s
         self._planner, self._format, self._feedback = planner or Planner(machine), model_format, feedback
         self._store, self._fuse, self._like = store, fuse, like
         self._graphs = VariantGraphs(

@@ -71,8 +71,13 @@ class Tuning(Candidates):
     _passes = _passed = 0
     """What was kept, the next calls that it runs without being timed, and those since the last one that was."""
 
+    @property
+    def passes(self) -> bool:
+        """Whether the next call is run by what was kept, and nothing is found out in it."""
+        return self._passes > 0 and self._kept is not None and self._kept.holds() and self._planner.free
+
     def __call__(self, *arguments: Any) -> Any:
-        if self._passes and (kept := self._kept) is not None and kept.holds() and self._planner.free:
+        if (kept := self._kept) is not None and self.passes:
             self._passes -= 1
             self._passed += 1
             return self._pass(kept, arguments)
@@ -161,15 +166,15 @@ class Tuning(Candidates):
         """Whether the fastest contender runs, and no other is being tried."""
         return self.tournament.settled
 
-    def leaves_alone(self, looking_s: float, *, waiting: bool) -> bool:
+    def leaves_alone(self, looking_s: float) -> bool:
         """Return whether the next calls need not be looked at, because PyTorch's default runs them in any case.
 
-        Nothing else will be tried, or with `waiting` not before learning may take the time for it, and a look, which
-        takes `looking_s` seconds, makes calls slower by more than `LOOKING_SHARE`.
+        Nothing else will be tried, or not before learning may take the time for it, and a look, which takes `looking_s`
+        seconds, makes calls slower by more than `LOOKING_SHARE`.
         """
         if self._best is not DEFAULT:
             return False
-        if not ((self.settled and not self.learning) or (waiting and self.tournament.held_back)):
+        if not ((self.settled and not self.learning) or self.tournament.held_back):
             return False
         return looking_s > LOOKING_SHARE * (self.eager_s or 0.0)
 
@@ -346,7 +351,7 @@ class Tuning(Candidates):
         by_default = isinstance(what, to.RunStage) or what.key == DEFAULT
         event = to.Ran(
             timed.started_s, timed.seconds + (0.0 if by_default else self._looking_s()), call_s,
-            all_cores=self._follower.all_cores and self._steady,
+            all_cores=self._follower.all_cores,
             alone=not (self._backends.beside or self._graphs.compiling or self._planner.works),
         )  # fmt: skip
         with Failure() as failure:
