@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import threadcast
-from threadcast.runtime.watching.patience import Patience
+from threadcast.runtime.watching.model import Patience
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

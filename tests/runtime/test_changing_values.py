@@ -19,7 +19,7 @@ from torch.nn.functional import mse_loss
 import threadcast
 from threadcast.runtime.doors.optimized import Optimized
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.watching.patience import Patience
+from threadcast.runtime.watching.model import Patience
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 

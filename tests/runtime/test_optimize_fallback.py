@@ -21,7 +21,7 @@ from threadcast.runtime.calls.shared_learning import budget
 from threadcast.runtime.doors import optimized_call
 from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.watching.patience import Patience
+from threadcast.runtime.watching.model import Patience
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from threadcast.runtime.calls.fallback import Fallback
-from threadcast.runtime.calls.other_cores import runner_on_other_cores
+from threadcast.runtime.calls.table import CallTable
 
 
 def runner(*, follows: bool) -> Any:
@@ -20,7 +20,7 @@ def found_on(found: Any, *, more: bool, unchanged: bool, others: tuple[Any, ...]
     """What runs calls that `found` ran, on more cores or fewer, which have been the same for long or not."""
     cores: Any = SimpleNamespace(has_more=more, unchanged=unchanged)
     table: Any = SimpleNamespace(tunings=[*others, *([found] if hasattr(found, "follows") else [])])
-    return runner_on_other_cores(found, cores, table)
+    return CallTable.on_other_cores(table, found, cores)
 
 
 @pytest.mark.parametrize("more", [False, True])

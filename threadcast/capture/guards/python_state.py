@@ -102,6 +102,8 @@ class PythonState:
             (place, copy.copy(place.value)) for place in found.containers if not isinstance(place.value, list)
         ]
         self._variables = [(variable, variable.get(_MISSING)) for variable in found.variables]
+        self.reads_elsewhere = bool(self._variables or self._ordered or self._others)
+        """Whether `changed_elsewhere` has anything to look at."""
         self._attributes = found.attributes
         self.attributes = [(place.value, name) for place, name in found.attributes]
         """Pairs of an owner and the name of an attribute that is not stored in a dictionary."""

@@ -9,14 +9,13 @@ A call goes through these questions, the cheapest first:
 
 1. `left_alone`: do calls that look like this one run in PyTorch in any case? Then nothing more is asked.
 2. `conditions`: is something around the call, such as a hook, a mode or autocast, under which PyTorch runs it?
-3. `known`: is its kind in the table? Kinds that differ only in sizes share one graph (`size_families`); those that
-   differ in a number which the call reads out of a tensor have a graph each.
+3. `table`: is its kind in the table? Calls that differ in sizes, or in a number that the call reads out of a tensor,
+   are of different kinds.
 4. `short`: is it worth a capture? Calls of a few microseconds, and kinds that never come again, are not.
 5. `tunings`: capture it, and begin to learn what runs it fastest. `spec` says what the call is in eager PyTorch, and
    in which ways it may run.
 
-`shared_learning` is what all that learns in a process shares: its budget. `other_cores` runs calls while a model has
-other cores than it was measured on. `remembered` keeps what came before, as far as memory is given for it.
+`shared_learning` is what all that learns in a process shares: its budget.
 
 Nothing here runs a step or compares times: `tuner` does.
 """

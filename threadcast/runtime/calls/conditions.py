@@ -191,7 +191,7 @@ def _why_no_input(leaf: Any) -> str | None:
         return f"an argument is a {'nested' if leaf.is_nested else 'sparse'} tensor"
     if torch._C._functorch.is_functorch_wrapped_tensor(leaf):
         return "an argument is a tensor that has left a transformation of torch.func"
-    if not is_plain(leaf):
+    if type(leaf) is not Tensor and not is_plain(leaf):
         return f"an argument is a {type(leaf).__name__}, not an ordinary tensor"
     if leaf.__dict__ and not all(name.startswith(_OF_PYTORCH) for name in leaf.__dict__):
         return "an argument has attributes that a program has set (x.name = ...), which a graph does not see"

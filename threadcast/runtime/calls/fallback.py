@@ -24,12 +24,11 @@ class Told:
     def __init__(self) -> None:
         self._reasons: set[str] = set()
 
-    def tell(self, *reasons: str, what: str = "a graph") -> None:
-        """Warn of those reasons that no warning has given yet."""
-        new = [reason for reason in dict.fromkeys(reasons) if reason not in self._reasons]
-        if new:
-            self._reasons.update(new)
-            warnings.warn(f"threadcast runs {what} as PyTorch does: {'; '.join(new)}", stacklevel=3)
+    def tell(self, reason: str) -> None:
+        """Warn of a reason that no warning has given yet."""
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            warnings.warn(f"threadcast runs a graph as PyTorch does: {reason}", stacklevel=3)
 
 
 BREAKS = '; torch.compile(model, backend="threadcast") runs the parts of it that it can'

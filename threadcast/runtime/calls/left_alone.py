@@ -31,17 +31,18 @@ class CallsLeftAlone:
         """Why the last of them were."""
         self._rests = 0
         """Number of calls in the last rest of those."""
-        self._calls = 0
+        self.left = 0
+        """Number of next calls that are left alone if they look alike."""
         self._glance: Callable[[tuple[Any, ...]], object] = _shapes
         self._alike: object = None
 
     def has(self, arguments: tuple[Any, ...]) -> bool:
         """Return whether a call is one of them."""
-        return self._calls > 0 and self._glance(arguments) == self._alike
+        return self.left > 0 and self._glance(arguments) == self._alike
 
     def count(self) -> None:
         """Count a call that was one of them."""
-        self._calls -= 1
+        self.left -= 1
 
     def after_short(self, arguments: tuple[Any, ...]) -> None:
         """Leave the next calls with the same shapes alone, after one that was too short to gain."""
@@ -78,7 +79,7 @@ class CallsLeftAlone:
         *,
         short: bool = False,
     ) -> None:
-        self._calls, self._glance, self._alike, self.short = calls, glance, glance(arguments), short
+        self.left, self._glance, self._alike, self.short = calls, glance, glance(arguments), short
 
 
 def _shapes(arguments: tuple[Any, ...]) -> tuple[object, list[object], list[str]]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from threadcast.runtime.calls.fallback import Fallback
 from threadcast.runtime.calls.kinds import CallKind
+from threadcast.runtime.plans.model_cores import ModelCores
 from threadcast.runtime.tuner.tuning import Tuning
 
 MOST_KINDS = 1_000
@@ -21,6 +22,8 @@ OTHER_NUMBERS = (
 
 Runner = Tuning | Fallback
 """What runs the calls of a kind."""
+
+_NOT_MEASURED = Fallback("it has other cores than it was measured on, and they may go as soon as they came")
 
 
 class CallTable:
@@ -83,6 +86,21 @@ class CallTable:
             elif _reads_its_numbers(runner, leaves):
                 return numbered, runner
         return None if new is None else (new, None)
+
+    def on_other_cores(self, found: Runner | None, cores: ModelCores) -> Runner | None:
+        """Return what runs a call on the `cores` of now, where `found` runs it on those that it was measured on.
+
+        None where all calls are to be measured anew on the cores of now, which have stayed for long enough.
+        """
+        if isinstance(found, Fallback):
+            return found
+        follows = found is not None and found.follows
+        if follows and not cores.has_more:
+            return found
+        others_follow = any(tuning.follows for tuning in self.tunings)
+        if cores.unchanged and (cores.has_more or not others_follow):
+            return None
+        return found if follows else _NOT_MEASURED
 
     def add(self, kind: CallKind, runner: Runner) -> None:
         """Add a kind, whose call comes now; those that were used least recently make room for it, and are closed."""

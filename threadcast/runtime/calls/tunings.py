@@ -23,7 +23,6 @@ from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.fallback import FIRST_CALL, Fallback, FirstCall, UpdateApart
 from threadcast.runtime.calls.kinds import CallKind
-from threadcast.runtime.calls.remembered import Remembered
 from threadcast.runtime.calls.shared_learning import planner_for
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.calls.table import MOST_KINDS, CallTable
@@ -63,7 +62,7 @@ class CallTunings:
         self._fuse, self._folder = fuse, settings["engine.plans"]
         self._store = store_of(settings)
         self._feedback: StepFeedback | None = None
-        self._changing = Remembered(MOST_KINDS)
+        self._changing: set[Hashable] = set()
         """Kinds of arguments that could not be captured before their first call, and have been called since."""
         self._awaited: Hashable | None = None
         """The kind of arguments that is to be captured after PyTorch's default has run its first call."""
@@ -140,6 +139,8 @@ class CallTunings:
     def first_call_runs(self) -> None:
         """Take note that PyTorch runs a first call now, which the capture of its kind may have to come after."""
         if self._awaited is not None:
+            if len(self._changing) >= MOST_KINDS:
+                self._changing.clear()
             self._changing.add(self._awaited)
             self._awaited = None
 

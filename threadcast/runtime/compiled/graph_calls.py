@@ -20,7 +20,6 @@ from threadcast.core.settings import Settings
 from threadcast.runtime.calls.conditions import why_not_captured
 from threadcast.runtime.calls.fallback import Fallback
 from threadcast.runtime.calls.kinds import CallKind, kind_of_inputs
-from threadcast.runtime.calls.other_cores import runner_on_other_cores
 from threadcast.runtime.calls.shared_learning import planner_for, told
 from threadcast.runtime.calls.short import ShortCalls
 from threadcast.runtime.calls.table import CallTable
@@ -297,7 +296,7 @@ class GraphCalls:
         found = self._table.find(kind)
         if self.cores.whole:
             return found
-        other = runner_on_other_cores(found, self.cores, self._table)
+        other = self._table.on_other_cores(found, self.cores)
         if other is None:
             self._table.close()
             self._tunings.machine = self.cores.adopt()

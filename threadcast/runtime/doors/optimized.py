@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -32,8 +32,6 @@ from threadcast.runtime.calls.fallback import (
 )
 from threadcast.runtime.calls.kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.calls.left_alone import CallsLeftAlone
-from threadcast.runtime.calls.other_cores import runner_on_other_cores
-from threadcast.runtime.calls.remembered import Remembered
 from threadcast.runtime.calls.shared_learning import budget
 from threadcast.runtime.calls.short import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.calls.spec import CallSpec
@@ -57,6 +55,20 @@ _logger = logging.getLogger("threadcast")
 
 LOOKING_GROWTH = 1.1
 """How many times as long as the shortest of recent looks at a call the next may take, to count as the shortest."""
+
+
+class _Same(NamedTuple):
+    """What was found to run a call, and what of the call decided it."""
+
+    kind: CallKind
+    observed: Observation
+    runs_in: MemoryFormat
+    runner: Tuning
+
+    def holds(self, kind: CallKind, observed: Observation, model_format: ModelFormat, cores: ModelCores) -> bool:
+        """Return whether the same runs a call of this kind, and nothing is found out in it."""
+        same = observed is self.observed and model_format.current is self.runs_in and cores.whole
+        return same and kind == self.kind and self.runner.passes
 
 
 class Optimized:
@@ -98,9 +110,11 @@ class Optimized:
         self._left_alone = CallsLeftAlone()
         self._looking_s = float("inf")
         """About the fewest seconds that recent looks at a call took, to find what runs it."""
+        self._same: _Same | None = None
+        """What was found last."""
         self._lock = RLock()
         self._forks = forks.number
-        self._warned = Remembered(MOST_KINDS)
+        self._warned: set[str] = set()
         self._last: Tuning | Fallback | FirstCall | None = None
         """What ran the last call."""
         self._counted: Callable[[], AbstractContextManager[None]] = (
@@ -142,7 +156,7 @@ class Optimized:
             self._last = self._last or Fallback(WITHIN)
             return self._default(*arguments)
         as_given = self._format.current is MemoryFormat.AS_GIVEN  # else a change would hide behind that of the format
-        if as_given and self._left_alone.has(arguments):
+        if as_given and self._left_alone.left and self._left_alone.has(arguments):
             return self._alone(arguments)
         with self._lock, self._counted():
             self._last, began_s = self._last or FIRST_CALL, time.perf_counter()
@@ -193,12 +207,15 @@ class Optimized:
             raise UpdateApart(observed.apart)
         if (fallback := self._conditions.why_not_by_graph(leaves, observed, now=now)) is not None:
             return fallback
-        call = self._table.find_call(kind_of(leaves, structure, self._watch.held, observed.settings), leaves)
+        looked = kind_of(leaves, structure, self._watch.held, observed.settings)
+        if (same := self._same) is not None and same.holds(looked, observed, self._format, self.cores):
+            return same.runner
+        call = self._table.find_call(looked, leaves)
         if call is None:
             return Fallback(f"{OTHER_NUMBERS}{BREAKS}")
         kind, found = call
         if not self.cores.whole:
-            other = runner_on_other_cores(found, self.cores, self._table)
+            other = self._table.on_other_cores(found, self.cores)
             if other is not None:
                 return other
             self._drop_graphs()
@@ -215,6 +232,8 @@ class Optimized:
             return self._begun(arguments, kind, now=now)
         if isinstance(found, Fallback) and found.short:
             self._left_alone.after_short(arguments)
+        reads = isinstance(found, Fallback) or found.captured.reads is not None
+        self._same = None if reads or runs_in is None or self._verify_every else _Same(looked, observed, runs_in, found)
         return found
 
     def _begun(self, arguments: tuple[Any, ...], kind: CallKind, *, now: bool) -> Tuning | Fallback | FirstCall:
@@ -416,13 +435,13 @@ class Optimized:
                 self._shadowed, tuning, arguments, tuning.captured, lambda: tuning.ran, lambda: tuning.ran_in_order,
                 lambda: tuning.ran_by_pytorch,
             )  # fmt: skip
-        if reason not in self._warned:
-            self._warned.add(reason)
-            warnings.warn(f"threadcast does not verify this call: {reason}", stacklevel=4)
+        self._warn(reason, "threadcast does not verify this call")
         return tuning(*arguments)
 
-    def _warn(self, reason: str) -> None:
+    def _warn(self, reason: str, what: str = "threadcast runs this as PyTorch does") -> None:
         """Warn once of what runs as PyTorch."""
         if reason not in self._warned:
+            if len(self._warned) >= MOST_KINDS:
+                self._warned.clear()
             self._warned.add(reason)
-            warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=4)
+            warnings.warn(f"{what}: {reason}", stacklevel=4)

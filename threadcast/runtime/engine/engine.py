@@ -12,6 +12,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
+from torch.utils import _pytree as pytree
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.values import Ref, find_refs
@@ -65,6 +66,11 @@ class Engine:
         outputs = ((ref.slot, self._values.of_ref(ref), ref.item) for ref in refs)
         self._outputs = sorted(outputs, key=lambda entry: entry[1])
         """(slot, number of the value, item) of each output."""
+        places = {Ref(slot, item): i for i, (slot, _, item) in enumerate(self._outputs)}
+        self._wanted = [value for _, value, _ in self._outputs]
+        self._collected = [places[one] if isinstance(one, Ref) else None for one in captured.program.outputs]
+        """The places of the program's results among the outputs; None for constants."""
+        self._ops = len(captured.graph)
         self._changing = threading.Lock()
         self._translated: dict[int, _TranslatedPlan] = {}
         self._engines: dict[tuple[int, tuple[Seat, ...]], Any] = {}
@@ -110,13 +116,12 @@ class Engine:
         return self._steps.lend(use)
 
     def _run(self, inputs: Sequence[Any], ran: list[Ran] | None) -> Any:
-        slots = self._program.new_slots(inputs)
-        if not self._program.nodes:
-            return self._program.collect(slots)
-        found = self._steps.run(inputs, [value for _, value, _ in self._outputs], len(self._graph), ran)
-        for (slot, _, item), value in zip(self._outputs, found, strict=True):
-            slots[slot] = value if item is None else {**(slots[slot] or {}), item: value}
-        return self._program.collect(slots)
+        program = self._program
+        if not program.nodes or len(inputs) != len(program.inputs):
+            return program.collect(program.new_slots(inputs))
+        found = self._steps.run(inputs, self._wanted, self._ops, ran)
+        pairs = zip(self._collected, program.outputs, strict=True)
+        return pytree.tree_unflatten([one if i is None else found[i] for i, one in pairs], program.structure)
 
     def prepare(self, plan: Plan, machine: Machine) -> None:
         """Prepare a `change` to this plan, so that the change itself is quick. May be called from any thread."""

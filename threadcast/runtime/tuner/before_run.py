@@ -42,6 +42,8 @@ class BeforeRun:
         self._held = [captured.held[slot] for slot in captured.early if slot in captured.held]
         self._tensors, self._copies = self._held, _like(self._held)
         self._draws = Draws(random=False)
+        self.takes = captured.random or bool(captured.early)
+        """Whether there is anything to take note of."""
 
     def take(self, arguments: tuple[Any, ...]) -> None:
         """Take note of the state before a run on these arguments."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 from threadcast.capture.graph.captured import Captured
@@ -83,6 +84,9 @@ class VariantPlan:
     """Known plans for fewer cores, by number of cores."""
 
 
+_ALWAYS: Callable[[], bool] = partial(bool, 1)
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Contender:
     """One of the ways to run a call that are compared by time. `holds()` returns whether its results are still valid:
@@ -92,7 +96,7 @@ class Contender:
 
     id: ContenderId
     run: Run
-    holds: Callable[[], bool] = lambda: True
+    holds: Callable[[], bool] = _ALWAYS
     gain: float | None = None
     own_threads: bool = False
     engine: Engine | None = None

@@ -73,7 +73,7 @@ class Planner:
         """Whether a plan may take a core from the steps for as long as it takes."""
         self._process: ForecastingPlanner | None = None
         self._users: WeakSet[object] = WeakSet()
-        self._asked: Asked | None = None
+        self.asked: Asked | None = None
         """The question that is being answered; None where none is."""
         self._asked_s = 0.0
         self._waiting: deque[Asked] = deque()
@@ -81,11 +81,11 @@ class Planner:
     @property
     def free(self) -> bool:
         """Whether nothing is being planned: every question has its answer."""
-        if self._asked is None:
+        if self.asked is None:
             return True
         with self._lock:
             self._receive()
-            return self._asked is None
+            return self.asked is None
 
     @property
     def works(self) -> bool:
@@ -99,7 +99,7 @@ class Planner:
         """Return whether a plan is being made on one of these CPUs; one for a model that is not called any more takes
         no longer than others."""
         waited_s = self._clock() - self._asked_s
-        computes = self._asked is not None and not self.yields
+        computes = self.asked is not None and not self.yields
         return computes and waited_s < self._patience_s and any(cpu in cpus for cpu in self._cpus)
 
     def begin(self, user: object) -> None:
@@ -116,10 +116,10 @@ class Planner:
         return asked
 
     def _begin_next(self) -> None:
-        while self._asked is None and self._waiting:
-            self._asked, self._asked_s, self.yields = self._waiting.popleft(), self._clock(), False
+        while self.asked is None and self._waiting:
+            self.asked, self._asked_s, self.yields = self._waiting.popleft(), self._clock(), False
             try:
-                self._start(self._asked.question)
+                self._start(self.asked.question)
             except (ThreadcastError, OSError) as error:  # such as one process or open file too many
                 self._end(str(error))
 
@@ -149,13 +149,13 @@ class Planner:
     def wait(self, timeout_s: float) -> None:
         """Return when the question that is being answered has its answer, or after `timeout_s` seconds."""
         process = self._process
-        if self._asked is not None and process is not None:
+        if self.asked is not None and process is not None:
             process.wait(timeout_s)
 
     def give_up(self, asked: Asked) -> None:
         """Wait for this answer no longer."""
         with self._lock:
-            if asked is self._asked:
+            if asked is self.asked:
                 self._end("it was given up")
                 self._begin_next()
             elif asked in self._waiting:
@@ -193,21 +193,21 @@ class Planner:
             self._end("the planner was closed")
 
     def _receive(self) -> None:
-        if self._asked is None:
+        if self.asked is None:
             return
         assert self._process is not None
         try:
-            self._asked.answer = self._process.forecast()
+            self.asked.answer = self._process.forecast()
         except ThreadcastError as error:
             self._end(str(error))
         else:
-            self._be_patient(self._asked)
+            self._be_patient(self.asked)
         self._begin_next()
 
     def _be_patient(self, asked: Asked) -> None:
         """Give up a plan that has taken too long, and leave the process no core where it takes long."""
         if not asked.waits:
-            self._asked = None
+            self.asked = None
             return
         waited_s, most_s = self._clock() - self._asked_s, IDLE_ANSWER_S if self.yields else ANSWER_S
         if waited_s > most_s:
@@ -216,8 +216,8 @@ class Planner:
             self.yields = True
 
     def _end(self, reason: str) -> None:
-        if self._asked is not None:
-            self._asked.error, self._asked = ExecutionError(reason), None
+        if self.asked is not None:
+            self.asked.error, self.asked = ExecutionError(reason), None
         if self._process is not None:
             self._process.close()
             self._process = None

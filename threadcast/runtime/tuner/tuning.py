@@ -74,7 +74,8 @@ class Tuning(Candidates):
     @property
     def passes(self) -> bool:
         """Whether the next call is run by what was kept, and nothing is found out in it."""
-        return self._passes > 0 and self._kept is not None and self._kept.holds() and self._planner.free
+        free = self._planner.asked is None or self._planner.free
+        return self._passes > 0 and free and self._kept is not None and self._kept.holds()
 
     def __call__(self, *arguments: Any) -> Any:
         if (kept := self._kept) is not None and self.passes:
@@ -341,6 +342,8 @@ class Tuning(Candidates):
 
     def _noted(self, run: Run, *arguments: Any) -> Any:
         """Run a step that can be set back where it raises; what that takes is part of its time."""
+        if not self._before.takes:
+            return run(*arguments)
         self._before.take(arguments)
         result = run(*arguments)
         self._before.forget()

@@ -29,7 +29,9 @@ class ReadsWatch:
     def changed(self) -> str | None:
         """The first value found to have changed since this object was made, as text; None where none has."""
         if self._quick is not None and self._quick.holds():
-            return self._changed_often() or self._changed_attributes() or self.state.changed_elsewhere()
+            changed = self._changed_often() if self._often else None
+            changed = changed or self._changed_attributes()
+            return changed or (self.state.changed_elsewhere() if self.state.reads_elsewhere else None)
         library = loaded_library()
         if library is None or not library.tagged:
             return self.state.changed()
@@ -58,7 +60,7 @@ class ReadsWatch:
 
     def _changed_attributes(self) -> str | None:
         if self._assigned.holds():
-            return self.state.changed_attributes(self._assigned.rest)
+            return self.state.changed_attributes(self._assigned.rest) if self._assigned.rest else None
         library = loaded_library()
         assert library is not None
         now = library.Unassigned(self.state.attributes)
