@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from threadcast.runtime.calls.table import MOST_NUMBERS, OTHER_NUMBERS
 from torch import Tensor, nn
 
 from threadcast import optimize
+from threadcast.runtime.calls.table import MOST_NUMBERS, OTHER_NUMBERS
 
 
 class Model(nn.Module):
