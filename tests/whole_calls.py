@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from threadcast.runtime.compiled.whole_calls import Turn, WholeCalls
-from threadcast.runtime.plans.variant import MemoryFormat
-
-layouts: dict[WholeCalls, MemoryFormat] = {}
-"""Of programs that are not to run as given."""
+from threadcast.runtime.compiled.whole_calls import Turn
 
 
-def by_the_graphs(calls: WholeCalls, *_: object, **__: Any) -> Turn:
+def by_the_graphs(*_: object, **__: object) -> Turn:
     """In place of `WholeCalls.next_turn`: graphs run in all calls, which may be slower than eager PyTorch."""
-    return Turn(layouts.get(calls, MemoryFormat.AS_GIVEN))
+    return Turn(by_graphs=True)

@@ -40,7 +40,7 @@ def fill(places: Places) -> list[Measurement]:
     PlanStore(places.plans, places.machine).write("call", graph, stored)
     BackendHistory(places.plans / "backends").add("products", {"openvino": 0.5}, {"openvino": 1.5})
     PlanStore(places.plans, places.machine).note_backend(graph, 2.0, 0.01)
-    PlanStore(places.plans, places.machine).note_program("a program", FasterGraphs(MemoryFormat.AS_GIVEN, 1e-3, 2e-3))
+    PlanStore(places.plans, places.machine).note_program("a program", FasterGraphs(1e-3, 2e-3))
     built = places.plans.parent / "model.onnx"
     built.write_bytes(b"a model")
     WayStore(places.plans / "ways").write("0" * 32, {"file": str(built)}, "", [])

@@ -10,12 +10,10 @@ import pytest
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.whole_calls import Graphs, WholeCalls
 from threadcast.runtime.plans.plan_store import FasterGraphs
-from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.events import Outlook, Place
 
 pytestmark = pytest.mark.compared
-LAYOUTS = [MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST]
 
 
 class Part:
@@ -23,7 +21,7 @@ class Part:
 
     def __init__(self, left: int, *, measuring: int = 0, place: Place = Place.CALL, cost_s: float = 0.0) -> None:
         self.left, self._measuring, self._next = left, measuring, Outlook(place, cost_s)
-        self.has_channels_last = self.disturbed = False
+        self.disturbed = False
 
     @property
     def outlook(self) -> Outlook:
@@ -54,16 +52,16 @@ def compared(part: Part, budget: Budget, **how: Any) -> WholeCalls:
 
 def test_graphs_of_an_earlier_process_that_are_slow_and_still_learn_are_dropped_and_learn_anew() -> None:
     part, kept, now_s = Part(100, cost_s=0.01), list[FasterGraphs | None](), 0.0
-    calls = compared(part, Budget(0.2), found=FasterGraphs(MemoryFormat.AS_GIVEN, 0.010, 0.015), keep=kept.append)
+    calls = compared(part, Budget(0.2), found=FasterGraphs(0.010, 0.015), keep=kept.append)
     for _ in range(6000):
         turn = calls.next_turn((), now_s=now_s)
-        seconds = 0.010 if turn.layout is None else 0.030
-        if turn.layout is not None and not turn.compared:
+        seconds = 0.030 if turn.by_graphs else 0.010
+        if turn.by_graphs and not turn.compared:
             part.ran()
         calls.observe(started_s=now_s, seconds=seconds)
         calls.tournament.validate()
         now_s += seconds
-    assert (calls.best, part.learning, kept[-1]) == (None, False, None), calls.tournament.story()
+    assert (calls.by_graphs, part.learning, kept[-1]) == (False, False, None), calls.tournament.story()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -75,20 +73,19 @@ def test_no_order_of_what_happens_makes_them_tell_what_cannot_be(seed: int) -> N
         place=some.choice([Place.CALL, Place.BESIDE]),
         cost_s=some.choice([0.0, 0.001, 0.5]),
     )
-    part.has_channels_last = some.random() < 0.7
-    found = FasterGraphs(some.choice(LAYOUTS), 0.010, 0.015) if some.random() < 0.5 else None
+    found = FasterGraphs(0.010, 0.015) if some.random() < 0.5 else None
     calls, now_s = compared(part, Budget(some.choice([0.02, 0.2, 1.0])), found=found), 0.0
-    seconds_by = dict[MemoryFormat | None, float]()
+    seconds_by = dict[bool, float]()
     for _ in range(800):
         turn = calls.next_turn((), now_s=now_s)
         calls.tournament.validate()
         if some.random() < 0.004:
             seconds_by.clear()
-        if some.random() < 0.004:
-            part.has_channels_last = False
         part.disturbed = some.random() < 0.02
-        seconds = seconds_by.setdefault(turn.layout, some.choice([0.005, 0.01, 0.02, 0.05])) * some.uniform(0.97, 1.03)
-        if turn.layout is not None:
+        seconds = seconds_by.setdefault(turn.by_graphs, some.choice([0.005, 0.01, 0.02, 0.05])) * some.uniform(
+            0.97, 1.03
+        )
+        if turn.by_graphs:
             part.ran()
         if turn.counts:
             calls.observe(started_s=now_s, seconds=seconds)

@@ -297,7 +297,7 @@ def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(
 
 
 def test_what_runs_a_program_is_noted_and_that_nothing_is_faster_is_believed_by_most_processes(tmp_path: Path) -> None:
-    store, found = PlanStore(tmp_path, read_machine()), FasterGraphs(MemoryFormat.CHANNELS_LAST, 0.25, 0.5)
+    store, found = PlanStore(tmp_path, read_machine()), FasterGraphs(0.25, 0.5)
     store.note_program("a program", found)
     assert (store.program("a program"), store.program("another")) == (found, None)
     assert not store.is_program_left("a program")

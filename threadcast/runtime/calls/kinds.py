@@ -79,11 +79,11 @@ def kind_of(leaves: list[Any], structure: object, held: frozenset[int], settings
     return CallKind((described, structure), overlaps, settings, default, autocast, casts_to, inference)
 
 
-def kind_of_inputs(inputs: tuple[Any, ...], *, fixed: bool, channels_last: bool) -> CallKind:
+def kind_of_inputs(inputs: tuple[Any, ...], *, fixed: bool) -> CallKind:
     """The kind of a call of a graph with these inputs, to none of which it writes: they may share memory in any way.
 
     It is told by shapes, types and strides of tensors, and the values of all others. `fixed`: the inputs are without
-    weights, which are the same in all calls; `channels_last`: the graph is asked to run so.
+    weights, which are the same in all calls.
     """
     described = tuple(
         [
@@ -93,7 +93,7 @@ def kind_of_inputs(inputs: tuple[Any, ...], *, fixed: bool, channels_last: bool)
             for value in inputs
         ]
     )
-    return CallKind((described, fixed, channels_last), None, None, torch.get_default_dtype())
+    return CallKind((described, fixed), None, None, torch.get_default_dtype())
 
 
 def read_as(tensor: Tensor) -> tuple[bool, ...]:

@@ -23,10 +23,10 @@ from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.fallback import FIRST_CALL, Fallback, FirstCall, UpdateApart
 from threadcast.runtime.calls.kinds import CallKind
+from threadcast.runtime.calls.result_layout import ResultLayout
 from threadcast.runtime.calls.shared_learning import planner_for
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.calls.table import MOST_KINDS, CallTable
-from threadcast.runtime.layout.result_layout import ResultLayout
 from threadcast.runtime.plans.model_format import GIVEN_ONLY, ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback

@@ -8,9 +8,9 @@ callable for it, a program (`compiled_call`), which can run in two ways:
 - *by its graphs*: AOTAutograd divides it into a forward and a backward graph below autograd. `graph_calls` runs one of
   them, by PyTorch or by a plan: `graph_tunings` captures kinds of its calls, as `calls/tunings` does for `optimize`.
 
-`whole_calls` decides between the two by times of whole calls, in each memory format (`kinds_in_channels_last`), in one
-tournament a program. The wrappers that AOTAutograd puts around graphs cost more than small graphs gain; once a program
-runs by its graphs, `short_way` does in C++ what they do.
+`whole_calls` decides between the two by times of whole calls, in one tournament a program. The wrappers that
+AOTAutograd puts around graphs cost more than small graphs gain; once a program runs by its graphs, `short_way` does in
+C++ what they do.
 
 A program with operators that no plan may run (`whole_graphs`), or with a checkpoint (`computed_again`), always runs as
 traced. A graph has corners which only PyTorch knows, and each has a file: gradients of results that no loss used are

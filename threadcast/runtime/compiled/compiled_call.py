@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -16,11 +16,9 @@ from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.calls.conditions import saves_by_hooks
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.short_way import ShortWay
-from threadcast.runtime.compiled.whole_calls import AS_TRACED, Graphs, Turn, WholeCalls
+from threadcast.runtime.compiled.whole_calls import Graphs, Turn, WholeCalls
 from threadcast.runtime.plans.plan_store import FasterGraphs
-from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.guard import Verdict
 from threadcast.threads.forks import forks
 
 _HOOKED = 20
@@ -45,9 +43,8 @@ class CompiledCall:
     Where tensors are saved by hooks, the graphs run: `torch.utils.checkpoint` calls the program again in the backward
     pass, and takes what is saved then for what the first call would have saved.
 
-    Graphs that can run in channels last are first compared in that layout as PyTorch runs them, which shows what layout
-    to learn first; the other one is learned where that does not win, and where it is not far behind. What was `found`
-    before for the same program runs from the first call on; `keep` is told what is found now (`WholeCalls`).
+    What was `found` before for the same program runs from the first call on; `keep` is told what is found now
+    (`WholeCalls`).
     May be called from several threads.
     """
 
@@ -69,8 +66,8 @@ class CompiledCall:
         """What runs the next calls without being timed; None where that is asked before each."""
         self._for_good = False
         """Whether that runs all further calls, whatever its speed."""
-        self._settled: MemoryFormat | str | None = None
-        """What was found to be the fastest when nothing was being learned the last time."""
+        self._settled: bool | None = None
+        """Whether the graphs were found to be faster when nothing was being learned the last time."""
         self._hooked = 0
         """Calls in a row whose tensors were saved by hooks."""
         self._untimed = 0
@@ -84,7 +81,7 @@ class CompiledCall:
             if runs is not self._graphs:
                 self._hooked += 1
                 for part in self._parts:
-                    part.use(part.layout, counts=True)
+                    part.use(counts=True)
             return self._graphs(*arguments)
         if runs is None and self._forks != forks.number:  # the lock may be held by a thread that did not come along
             runs = self._eager
@@ -121,14 +118,14 @@ class CompiledCall:
         with Failure() as failure:
             return _Sample(self, self._whole.next_turn(sizes, now_s=now_s, waiting=self._awaited is not None), now_s)
         self._leave(str(failure))
-        return _Sample(self, Turn(None), now_s)
+        return _Sample(self, Turn(False), now_s)
 
     def _by(self, turn: Turn) -> Callable[..., Any]:
         """What runs a call."""
-        if turn.layout is None:
+        if not turn.by_graphs:
             return partial(self._parts[0].beside_a_plan, self._eager) if turn.disturbed else self._eager
         for part in self._parts:
-            part.use(turn.layout, rests=turn.compared)
+            part.use(rests=turn.compared)
         return self._graphs
 
     @property
@@ -142,14 +139,9 @@ class CompiledCall:
         return self._graphs.calls if isinstance(self._graphs, ShortWay) else 0
 
     @property
-    def verdicts(self) -> Mapping[MemoryFormat, Verdict]:
-        """How the graphs in each layout compare with the fastest before, as far as that is known."""
-        return self._whole.verdicts
-
-    @property
-    def runs(self) -> MemoryFormat | None:
-        """The layout in which the graphs run calls; None where eager PyTorch does, or it is not known."""
-        return None if self.measuring else self._whole.best
+    def by_graphs(self) -> bool:
+        """Whether the graphs run calls; False where eager PyTorch does, or it is not known."""
+        return not self.measuring and self._whole.by_graphs
 
     @property
     def measuring(self) -> bool:
@@ -172,18 +164,19 @@ class CompiledCall:
 
     def _settle(self) -> None:
         """Run the next calls by the fastest way, without timing them."""
-        best, before, self._untimed = self._whole.best, self._settled, 0
-        self._runs, self._settled = self._eager if best is None else self._graphs, best or AS_TRACED
+        before, self._settled, self._untimed = self._settled, self._whole.by_graphs, 0
+        self._runs = self._graphs if self._settled else self._eager
         if before == self._settled:
             return
-        if best is None and isinstance(self._graphs, ShortWay):
+        if not self._settled and isinstance(self._graphs, ShortWay):
             self._graphs.forget()
+        verdict = self._whole.verdict
         for part in self._parts:
-            if best is None:
-                gain = max((verdict.gain for verdict in self.verdicts.values()), default=1.0)
-                part.leave(f"whole calls are as fast or faster in eager PyTorch ({gain:.2f})")
+            if self._settled:
+                part.use()
             else:
-                part.use(best, alone=True)
+                gain = 1.0 if verdict is None else verdict.gain
+                part.leave(f"whole calls are as fast or faster in eager PyTorch ({gain:.2f})")
 
     def _leave(self, reason: str) -> None:
         """Have eager PyTorch run all further calls, as comparing failed."""
@@ -193,10 +186,9 @@ class CompiledCall:
     def keep_graphs(self) -> None:
         """Run all further calls by the graphs, even if eager PyTorch is faster."""
         with self._lock:
-            best = self._whole.best
             self._runs, self._for_good, self._awaited = self._graphs, True, None
             for part in self._parts:
-                part.use(part.layout if best is None else best, counts=True)
+                part.use(counts=True)
 
     def backward_ended(self, sample: _Sample, backward_s: float) -> None:
         """Take note of the seconds of a call's backward pass."""

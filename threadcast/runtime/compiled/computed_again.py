@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from torch.nn import Parameter
 from torch.utils.checkpoint import checkpoint
 
-from threadcast.runtime.layout.graph_by_pytorch import forward_of
+from threadcast.runtime.compiled.graph_by_pytorch import forward_of
 
 
 def computes_again(graph: GraphModule) -> bool:

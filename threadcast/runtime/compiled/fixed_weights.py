@@ -16,7 +16,7 @@ from threadcast.capture.graph.capture import capture_graph
 from threadcast.capture.graph.captured import Captured, CapturedGraph
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.weight_versions import WeightVersions
-from threadcast.runtime.layout.graph_by_pytorch import forward_of
+from threadcast.runtime.compiled.graph_by_pytorch import forward_of
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends

@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule
 from torch.nn.attention import _cur_sdpa_kernel_backends, _sdpa_kernel
 
-from threadcast.runtime.layout.graph_by_pytorch import forward_of
+from threadcast.runtime.compiled.graph_by_pytorch import forward_of
 
 _CHANGING = {
     "_set_grad_enabled", "_sdpa_kernel", "_vmap_increment_nesting", "_grad_increment_nesting", "_jvp_increment_nesting",

@@ -27,15 +27,12 @@ from threadcast.runtime.check.functional import FunctionalShadow
 from threadcast.runtime.check.shadow import shadow_step
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.fixed_weights import FixedWeights
+from threadcast.runtime.compiled.graph_by_pytorch import as_pytorch, first_run, is_first_run, without_gradients
 from threadcast.runtime.compiled.graph_tunings import GraphTunings, Role
-from threadcast.runtime.compiled.kinds_in_channels_last import KindsInChannelsLast
 from threadcast.runtime.compiled.plain_results import PlainResults
 from threadcast.runtime.engine.native.library import in_step
-from threadcast.runtime.layout.graph_by_pytorch import as_pytorch, first_run, is_first_run, without_gradients
-from threadcast.runtime.layout.graph_layout import ChannelsLast
 from threadcast.runtime.plans.core_choice import core_choice
 from threadcast.runtime.plans.model_cores import ModelCores
-from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget, PartBudget
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.events import Outlook, Place
@@ -43,8 +40,6 @@ from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.threads.forks import forks
 from threadcast.threads.this_process import this_process
-
-_CHANNELS_LAST = MemoryFormat.CHANNELS_LAST
 
 Watcher = Callable[[Tuning, tuple[Any, ...], Any], None]
 """Is told of a call: what decided what runs it, its inputs and its results."""
@@ -55,16 +50,14 @@ class GraphCalls:
 
     `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. With
     the option `freeze`, those at the positions `weights` are expected to be the same tensors in all calls
-    (`FixedWeights`); where they are not, they count as other inputs do. `channels_last` runs the graph with other
-    strides inside (`use`). The calls themselves measure and plan (`Tuning`), within the program's `budget`. What cannot
-    run by a plan runs as the graph does in PyTorch, with a warning that says why. May be called from several threads,
-    which wait for each other.
+    (`FixedWeights`); where they are not, they count as other inputs do. The calls themselves measure and plan
+    (`Tuning`), within the program's `budget`. What cannot run by a plan runs as the graph does in PyTorch, with a
+    warning that says why. May be called from several threads, which wait for each other.
     """
 
     def __init__(
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str, budget: Budget,
-        role: Role = "inference", weights: Sequence[int] = (), channels_last: ChannelsLast | None = None,
-        whole: bool = False, returns: PlainResults | None = None,
+        role: Role = "inference", weights: Sequence[int] = (), whole: bool = False, returns: PlainResults | None = None,
     ) -> None:  # fmt: skip
         self.number, self.title, self.role = number, f"{title}, {role}", role
         self.whole = whole
@@ -74,16 +67,12 @@ class GraphCalls:
         self._graph, self._options = graph, options
         self._weights = tuple(weights) if options.freeze else ()
         self._fixed: FixedWeights | None = None
-        self._layout = MemoryFormat.AS_GIVEN
-        self._layouts = KindsInChannelsLast(graph, channels_last, backward=role == "backward", title=self.title)
         self._budget = PartBudget(budget)
         self._as_pytorch = as_pytorch(graph)
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
-        self._tunings = GraphTunings(
-            graph, machine, options, role=role, title=self.title, table=self._table, layouts=self._layouts
-        )
+        self._tunings = GraphTunings(graph, machine, options, role=role, title=self.title, table=self._table)
         self._calls = 0
         self._lock = RLock()
         self._watcher: Watcher | None = None
@@ -96,7 +85,7 @@ class GraphCalls:
 
     def __call__(self, *arguments: Any) -> Any:
         if self._left is not None or self._forks != forks.number or in_step():  # a fork has none of the threads
-            return self._as_given(*arguments)
+            return self._as_pytorch(*arguments)
         with self._lock:
             if self.role != "inference" or self._steps.is_counting:  # an optimizer's step is what counts
                 return self._run(arguments)
@@ -110,15 +99,10 @@ class GraphCalls:
 
     @property
     def reports(self) -> list[Report]:
-        """One report for each kind of inputs in the layout in use: what runs it and why. In order of first use."""
+        """One report for each kind of inputs: what runs it and why. In order of first use."""
         if self._left is not None:
             return [Report.as_default(self._left)]
-        return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._in_use()]
-
-    @property
-    def layout(self) -> MemoryFormat:
-        """The layout in which a forward pass runs."""
-        return self._layout
+        return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._table]
 
     @property
     def may_be_passed_by(self) -> bool:
@@ -128,9 +112,9 @@ class GraphCalls:
 
     @property
     def has_settled(self) -> bool:
-        """Whether it is known what runs all calls in the layout in use, and nothing is being learned."""
+        """Whether it is known what runs all calls, and nothing is being learned."""
         with self._lock:  # other threads' calls may be changing what is kept
-            found = self._in_use()
+            found = list(self._table)
             return bool(found) and all(isinstance(one, Fallback) or one.kept is not None for one in found)
 
     def keeps(self, runner: Tuning, kept: Contender) -> bool:
@@ -142,37 +126,22 @@ class GraphCalls:
         """Have `watcher` told of each of the next calls that something other than PyTorch may run."""
         self._watcher = watcher
 
-    @property
-    def has_channels_last(self) -> bool:
-        """Whether this is a forward pass that can run in channels last."""
-        return self._layouts.forward is not None
-
-    def use(self, layout: MemoryFormat, *, alone: bool = False, rests: bool = False, counts: bool = False) -> None:
-        """Run the following calls of a forward pass in this layout, if it has it; a backward pass follows by itself.
-
-        With `rests` nothing is learned, with `alone` what was learned for other layouts is forgotten. `counts`: nobody
-        else counts what they take. A graph that was left is used again.
-        """
-        self._layout, self._left = layout, None
+    def use(self, *, rests: bool = False, counts: bool = False) -> None:
+        """Use a graph again that was left. `rests`: nothing is learned; `counts`: nobody else counts what it takes."""
+        self._left = None
         self._budget.rests, self._budget.counts = rests, counts
-        if alone and (self._layouts or self.has_channels_last):
-            with self._lock:
-                kinds = [kind for kind in self._table.kinds if (kind in self._layouts) != (layout is _CHANNELS_LAST)]
-                for kind in kinds:
-                    self._table.drop(kind)
 
     @property
     def learning(self) -> bool:
-        """Whether something has not been tried yet for some kind of inputs in the layout in use, such as fused
-        operators or backends."""
-        return any(tuning.learning for tuning in self._in_use() if isinstance(tuning, Tuning))
+        """Whether something has not been tried yet for some kind of inputs, such as fused operators or backends."""
+        return any(tuning.learning for tuning in self._table.tunings)
 
     @property
     def outlook(self) -> Outlook:
-        """What is learned next for calls in the layout in use: in calls, if it is for one kind of inputs."""
+        """What is learned next: in calls, if it is for one kind of inputs."""
         if not len(self._table):
             return Outlook(Place.CALL)
-        return Outlook.of(tuning.outlook for tuning in self._in_use() if isinstance(tuning, Tuning))
+        return Outlook.of(tuning.outlook for tuning in self._table.tunings)
 
     def look(self) -> None:
         """Take note of what has become ready beside calls."""
@@ -182,8 +151,8 @@ class GraphCalls:
 
     @property
     def measuring(self) -> bool:
-        """Whether it is still being found out what runs calls of some kind of inputs in the layout in use."""
-        return any(not tuning.settled for tuning in self._in_use() if isinstance(tuning, Tuning))
+        """Whether it is still being found out what runs calls of some kind of inputs."""
+        return any(not tuning.settled for tuning in self._table.tunings)
 
     @property
     def disturbed(self) -> bool:
@@ -203,7 +172,6 @@ class GraphCalls:
         with self._lock:
             self._left = reason
             self._table.close()
-            self._layouts.forget()
             core_choice().remove(self.cores)
 
     def forget_weights(self) -> None:
@@ -216,13 +184,6 @@ class GraphCalls:
         """End the threads that run the graph; a later call measures anew."""
         with self._lock:
             self._table.close()
-            self._layouts.forget()
-
-    def _in_use(self) -> list[Tuning | Fallback]:
-        """What runs calls in the layout in use; where there is nothing, what runs all others. For any thread."""
-        found = list(self._table.items)
-        chosen = [runner for kind, runner in found if (kind in self._layouts) == (self._layout is _CHANNELS_LAST)]
-        return chosen or [runner for _, runner in found]
 
     def _run(self, arguments: tuple[Any, ...]) -> Any:
         reason = why_not_captured(())
@@ -230,56 +191,41 @@ class GraphCalls:
             return first_run(self._as_pytorch, arguments) if is_first_run() else self._fallen_back(reason, arguments)
         fixed = self._fixed_for(arguments)
         given = arguments if fixed is None else fixed.without(arguments)
-        layout = self._layouts.forward if self._layout is _CHANNELS_LAST else None
-        kind = kind_of_inputs(given, fixed=fixed is not None, channels_last=layout is not None)
+        kind = kind_of_inputs(given, fixed=fixed is not None)
         found = self._found(kind)
-        if found is None and not self._layouts.knows(kind, layout, arguments):
-            if (reordered := self._layouts.arriving(arguments)) is not None:
-                return reordered.as_given(*arguments)
-            kind = kind_of_inputs(given, fixed=fixed is not None, channels_last=False)
-            found = self._found(kind)
-        if self._layouts.refuses(kind):
-            return self._eager(kind)(*arguments)
         new = found is None and self._short.wants(kind, further=len(self._table) > 0)
         if new and not self._tunings.knows(kind, fixed, self.cores.chosen):
             return self._timed(kind, arguments)
         runner = self._new(kind, given, fixed) if found is None else found
         if runner is None:
-            return self._eager(kind)(*arguments)
+            return self._as_pytorch(*arguments)
         if isinstance(runner, Fallback):
-            if kind in self._layouts:
-                return self._eager(kind)(*arguments)
-            return self._as_given(*arguments) if runner.short else self._fallen_back(runner.reason, arguments)
+            return self._as_pytorch(*arguments) if runner.short else self._fallen_back(runner.reason, arguments)
         self._calls += 1
         if self._options.verify_every and self._calls % self._options.verify_every == 0:
-            shadowed = self._shadowed(kind, fixed)
+            shadowed = self._shadowed(fixed)
             if shadowed.too_large(arguments, None) is None:
                 run = partial(_verified, shadowed, runner)
-                return self._by(runner, run, kind, arguments, given)
-        return self._by(runner, runner, kind, arguments, given)
+                return self._by(runner, run, arguments, given)
+        return self._by(runner, runner, arguments, given)
 
     def _timed(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
         """Run a call by PyTorch, and time it."""
         disturbed, began_s = self.disturbed, time.perf_counter()
-        result = self._eager(kind)(*arguments)
+        result = self._as_pytorch(*arguments)
         seconds = time.perf_counter() - began_s
         if not disturbed:
             self._short.ran(kind, seconds)
         self._budget.ran_eager(seconds, beside=disturbed)
         return result
 
-    def _shadowed(self, kind: CallKind, fixed: FixedWeights | None) -> FunctionalShadow:
-        """How PyTorch runs calls of this kind, to be compared with; it takes no `fixed` weights, as a plan does not."""
-        if (ordered := self._layouts.get(kind)) is not None:
-            return FunctionalShadow(ordered)
+    def _shadowed(self, fixed: FixedWeights | None) -> FunctionalShadow:
+        """How PyTorch runs calls, to be compared with; it takes no `fixed` weights, as a plan does not."""
         if fixed is None:
             return FunctionalShadow(self._as_pytorch)
         return FunctionalShadow(fixed.as_given_by_pytorch, lambda *inputs: fixed.as_pytorch(*fixed.arguments(inputs)))
 
-    def _by(
-        self, runner: Tuning, run: Callable[..., Any], kind: CallKind, arguments: tuple[Any, ...],
-        given: tuple[Any, ...],
-    ) -> Any:  # fmt: skip
+    def _by(self, runner: Tuning, run: Callable[..., Any], arguments: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         """Run a call by `run`, which has `runner` run `given`, the inputs without fixed weights.
 
         Where a plan raised and PyTorch does not, PyTorch runs all later calls of this kind too.
@@ -333,23 +279,13 @@ class GraphCalls:
         if runner is None:
             return None
         self._table.add(kind, runner)
-        self._layouts.keep(self._table.kinds)
         if isinstance(runner, Tuning):
             self.cores.pass_to(runner.resize)
         return runner
 
-    def _eager(self, kind: CallKind) -> Callable[..., Any]:
-        """How PyTorch runs calls of this kind."""
-        return self._layouts.plainly(kind) or self._as_pytorch
-
-    def _as_given(self, *arguments: Any) -> Any:
-        """Run the graph by PyTorch, a backward pass in the order in which it was traced."""
-        reordered = self._layouts.arriving(arguments)
-        return self._as_pytorch(*arguments) if reordered is None else reordered.as_given(*arguments)
-
     def _fallen_back(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         told().tell(reason)
-        return self._as_given(*arguments)
+        return self._as_pytorch(*arguments)
 
     def _resized(self, cores: Sequence[Core]) -> None:
         for tuning in self._table.tunings:

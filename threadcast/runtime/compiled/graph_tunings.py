@@ -24,11 +24,9 @@ from threadcast.runtime.calls.tunings import CallTunings
 from threadcast.runtime.check.functional import FunctionalShadow
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.fixed_weights import FixedWeights
-from threadcast.runtime.compiled.kinds_in_channels_last import KindsInChannelsLast
-from threadcast.runtime.layout.graph_by_pytorch import as_pytorch, forward_of
+from threadcast.runtime.compiled.graph_by_pytorch import as_pytorch, forward_of
 from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.model import Watch
@@ -40,16 +38,15 @@ Role = Literal["inference", "forward", "backward"]
 class GraphTunings:
     """Makes a `Tuning` for a kind of calls of `graph`, or says why PyTorch runs them.
 
-    Calls have inputs that are fixed weights (`FixedWeights`), or are of a kind that runs in channels last by `layouts`,
-    or neither. Plans of other kinds, in `table`, may fit.
+    Calls may have inputs that are fixed weights (`FixedWeights`). Plans of other kinds, in `table`, may fit.
     """
 
     def __init__(
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, role: Role, title: str,
-        table: CallTable, layouts: KindsInChannelsLast,
+        table: CallTable,
     ) -> None:  # fmt: skip
         self._graph, self._options, self._role, self._title = forward_of(graph), options, role, title
-        self._table, self._layouts = table, layouts
+        self._table = table
         self.machine = machine
         """The machine on whose cores calls are measured."""
         self._settings = Settings.read()
@@ -65,7 +62,7 @@ class GraphTunings:
         later call has to be captured: other threads capture now.
         """
         try:
-            made = self._tunings(kind, fixed).make(
+            made = self._tunings(fixed).make(
                 inputs, kind, chosen=chosen, budget=budget, eager_s=eager_s, looking_s=lambda: 0.0
             )
         except NoTurn:
@@ -76,19 +73,17 @@ class GraphTunings:
 
     def knows(self, kind: CallKind, fixed: FixedWeights | None, chosen: Sequence[int] | None) -> bool:
         """Return whether a plan is stored for calls of this kind, of this graph or of one with the same inputs."""
-        return self._tunings(kind, fixed).knows(kind, chosen)
+        return self._tunings(fixed).knows(kind, chosen)
 
-    def _tunings(self, kind: CallKind, fixed: FixedWeights | None) -> CallTunings:
-        """What makes them for calls of this kind."""
-        called, eager, among = self._graph, self._by_pytorch if fixed is None else fixed.as_pytorch, "graph"
-        if (layout := self._layouts.get(kind)) is not None:  # all that runs them gives results in the same strides
-            called, eager, among = layout, layout, f"graph, {MemoryFormat.CHANNELS_LAST}"
+    def _tunings(self, fixed: FixedWeights | None) -> CallTunings:
+        """What makes them for calls with these fixed weights."""
+        eager = self._by_pytorch if fixed is None else fixed.as_pytorch
 
         def capture(given: tuple[Any, ...], _: ModelFormat) -> Captured:
             if fixed is not None:
                 return fixed.captured(given)
             phase: Literal["backward", "forward"] = "backward" if self._role == "backward" else "forward"
-            return capture_graph(called, given, phase=phase)
+            return capture_graph(self._graph, given, phase=phase)
 
         def of_backends(cores: int, cpus: Sequence[int] | None) -> Any:
             history = self._settings["engine.plans"] / HISTORY
@@ -96,7 +91,7 @@ class GraphTunings:
 
         def of_stored(cpus: Sequence[int] | None) -> str:
             sizes = [] if fixed is None else [tuple(weight.shape) for weight in fixed.weights]
-            return among if fixed is None else f"{among}, {installed(cpus)}, weights {sizes}"
+            return "graph" if fixed is None else f"graph, {installed(cpus)}, weights {sizes}"
 
         spec = CallSpec(
             shadowed=FunctionalShadow(eager, partial(_in_format, eager)), capture=capture, name=self._role,

@@ -25,7 +25,6 @@ from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.plain_results import PlainResults
 from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.native.library import loaded_library
-from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.before_run import Draws
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.tuning import Tuning
@@ -152,7 +151,6 @@ class _Way:
     part: GraphCalls
     runner: Tuning
     kept: Contender
-    layout: MemoryFormat
 
     @property
     def random(self) -> bool:
@@ -166,11 +164,11 @@ class _Way:
 
     def holds(self) -> bool:
         """Whether it still runs the graph."""
-        return self.part.layout is self.layout and self.part.keeps(self.runner, self.kept)
+        return self.part.keeps(self.runner, self.kept)
 
     def serves(self) -> bool:
         """Whether the next call may go this way."""
-        return self.part.may_be_passed_by and self.part.layout is self.layout
+        return self.part.may_be_passed_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +321,7 @@ class _Seen:
             looks=self._looks, written=results.written, outputs=len(results.differentiable), wanted=wanted,
             others=others,
         )  # fmt: skip
-        self._forward = _Way(self._parts[0], runner, way, self._parts[0].layout), native
+        self._forward = _Way(self._parts[0], runner, way), native
 
     def returned(self, found: Any) -> None:
         """Take note of what AOTAutograd has returned."""
@@ -353,7 +351,7 @@ class _Seen:
         second = self._native.Backward(
             looks=self._native.Looks(arguments), gradients=gradients, wanted=wanted, others=others, apart=apart
         )
-        backward = _Way(self._parts[1], runner, kept, self._parts[1].layout)
+        backward = _Way(self._parts[1], runner, kept)
         self._done(Passes(results, forward, backward, first, second, self._casts, self._deterministic))
 
 

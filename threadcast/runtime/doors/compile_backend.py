@@ -22,6 +22,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import default_partition
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 
@@ -34,6 +35,7 @@ from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.compiled_call import CompiledCall
 from threadcast.runtime.compiled.computed_again import computes_again, computing_again
 from threadcast.runtime.compiled.graph_as_traced import as_traced
+from threadcast.runtime.compiled.graph_by_pytorch import forward_of
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.graph_tunings import Role
 from threadcast.runtime.compiled.plain_results import PlainResults
@@ -41,8 +43,6 @@ from threadcast.runtime.compiled.short_way import ShortWay
 from threadcast.runtime.compiled.undefined_gradients import without
 from threadcast.runtime.compiled.unused_results import UnusedResults, has_own_functions, with_unused_results
 from threadcast.runtime.compiled.whole_graphs import check_operators, returns_numbers, tensors_of, with_numbers
-from threadcast.runtime.layout.graph_by_pytorch import forward_of
-from threadcast.runtime.layout.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.plans.core_choice import core_choice
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.tuner.budget import Budget
@@ -218,7 +218,7 @@ def _partitioned(
 ) -> tuple[GraphModule, GraphModule]:
     """Divide a graph into forward and backward pass. CaptureError where only PyTorch can run one of its operators."""
     check_operators(joint)
-    forward, backward = partitioned(joint, *arguments, **options)
+    forward, backward = default_partition(joint, *arguments, **options)
     if (found := UnusedResults.of(backward)) is not None:
         unused.append(found)
     return forward, backward
@@ -270,10 +270,9 @@ def _graph_calls(graph: GraphModule, program: Program, parts: _Parts, role: Role
     number, code, options = next(_numbers), CompileContext.current_compile_id(), program.options
     title = f"graph {number} of torch.compile ({code})"
     weights = _weights_of(graph) if role == "inference" else ()
-    channels_last = channels_last_forward(graph) if whole and role == "forward" else None
     calls = GraphCalls(
         graph, program.machine, options, number=number, title=title, budget=parts.budget, role=role,
-        weights=weights, channels_last=channels_last, whole=whole,
+        weights=weights, whole=whole,
         returns=_plain_results() if options.short_way and whole and role == "forward" else None,
     )  # fmt: skip
     if program.given is not None:

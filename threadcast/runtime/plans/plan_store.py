@@ -69,9 +69,8 @@ class StoredPlan:
 
 
 class FasterGraphs(NamedTuple):
-    """The layout in which a program's graphs are faster than the program, and the seconds of calls by both."""
+    """The seconds of calls by a program's graphs, which are faster than the program, and those of the program."""
 
-    layout: MemoryFormat
     step_s: float
     eager_s: float
 
@@ -286,8 +285,8 @@ def read_program(text: str) -> FasterGraphs | int:
     found = parse(text, what="it")
     if isinstance(found, int):
         return found
-    layout, step_s, eager_s = found
-    return FasterGraphs(MemoryFormat(layout), float(step_s), float(eager_s))
+    step_s, eager_s = found
+    return FasterGraphs(float(step_s), float(eager_s))
 
 
 class _FewerPlans(Mapping[int, Plan]):
