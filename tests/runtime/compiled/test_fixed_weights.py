@@ -15,8 +15,11 @@ from torch.fx import symbolic_trace
 from torch.nn import functional as F
 
 from tests.runtime.compiled.running import run_until_settled
+from tests.runtime.compiler import needs_compiler
 from tests.runtime.conftest import DefaultWins
+from tests.waiting import attempts
 from threadcast.runtime.backends.search import BackendSearch
+from threadcast.runtime.compiled import graph_calls
 from threadcast.runtime.compiled.fixed_weights import FixedWeights
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.doors.compile_backend import compiled_graphs
@@ -105,6 +108,47 @@ def test_a_single_forced_memory_format_follows_what_is_written_to_weights(monkey
 
     run_until_settled(call, least=40)
     assert [report.layout for report in reports()] == [LAST]
+
+
+class Chained(nn.Module):
+    """Convolutions with loops over single elements between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.first(x)
+        for _ in range(3):
+            y = self.second(y.sigmoid() * y.tanh() * 0.5 + y)
+        return y, y.transpose(1, 3)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("one_thread", "plans_win")
+def test_fused_loops_in_channels_last_are_compared_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fifth call also runs by PyTorch, in the order in which the plan was made; else it would raise."""
+    monkeypatch.setattr(FixedWeights, "worth_trying", lambda *_: (LAST,))
+    torch.manual_seed(0)
+    model = Chained().eval()
+    compiled, compared = torch.compile(model, backend="threadcast", options=FREEZE), []
+    plain = graph_calls.shadow_step
+
+    def noted(*given: Any) -> Any:
+        compared.append(reports()[0].fused)
+        return plain(*given)
+
+    monkeypatch.setattr(graph_calls, "shadow_step", noted)
+
+    @torch.no_grad()
+    def call(seed: int) -> None:
+        same(compiled(batch(seed)), model(batch(seed)))
+
+    for seed in attempts():
+        call(seed)
+        if sum(compared) >= 3:
+            break
+    assert [(report.runs, report.layout, report.fused) for report in reports()] == [("plan", LAST, True)]
 
 
 @pytest.mark.parametrize("memory_format", [LAST, GIVEN])

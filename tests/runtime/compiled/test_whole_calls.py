@@ -1,4 +1,4 @@
-"""Whole calls of a program are compared with the program as traced, backward passes included, by a clock of the test."""
+"""Whole calls of a program are compared with the program as traced, both passes included, by a clock of the test."""
 
 from __future__ import annotations
 
