@@ -115,7 +115,7 @@ class Chained(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.first, self.second = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = self.first(x)
