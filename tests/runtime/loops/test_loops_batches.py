@@ -28,15 +28,6 @@ def test_a_last_batch_that_is_smaller() -> None:
     trains_as_eager(loop)
 
 
-def test_batches_of_many_sizes() -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        step = make(model, cross_entropy, sgd(model))
-        return [step(*batch(n, size=3 + n % 5)) for n in range(5 * STEPS)], model
-
-    trains_as_eager(loop)
-
-
 class OwnLoss(nn.Module):
     """A model that returns its loss, with other results, in a dictionary."""
 
