@@ -48,15 +48,12 @@ class CallTunings:
     """
 
     def __init__(
-        self, spec: CallSpec, machine: Machine, settings: Settings, *, model_format: ModelFormat, watch: Watch,
+        self, spec: CallSpec, settings: Settings, *, model_format: ModelFormat, watch: Watch,
         table: CallTable, fuse: bool, after_first: bool = True,
     ) -> None:  # fmt: skip
         self._spec, self._format, self._watch, self._table = spec, model_format, watch, table
         self._after_first = after_first
         """Whether what cannot be captured before its first call is captured after it."""
-        self.machine = machine
-        """The machine on whose cores calls are measured."""
-        self.planner = planner_for(machine)
         self.capture_s = 0.0
         """Seconds that the last capture took."""
         self._fuse, self._folder = fuse, settings["engine.plans"]
@@ -68,13 +65,14 @@ class CallTunings:
         """The kind of arguments that is to be captured after PyTorch's default has run its first call."""
 
     def make(
-        self, arguments: tuple[Any, ...], kind: CallKind, *,
+        self, arguments: tuple[Any, ...], kind: CallKind, machine: Machine, *,
         chosen: Sequence[int] | None, budget: Budget, eager_s: Sequence[float], looking_s: Callable[[], float],
     ) -> Tuning | Fallback | FirstCall:  # fmt: skip
         """Capture a call, and return what finds the fastest way to run calls of its kind, or what runs them instead.
 
-        `chosen` are the CPUs that a user has asked for, `looking_s()` the seconds that it takes to find what runs a
-        call. UpdateApart where only the optimizer's part cannot be captured, NoTurn where other threads capture.
+        They are measured on the cores of `machine`. `chosen` are the CPUs that a user has asked for, `looking_s()` the
+        seconds that it takes to find what runs a call. UpdateApart where only the optimizer's part cannot be captured,
+        NoTurn where other threads capture.
         """
         spec, model_format, given = self._spec, self._format, MemoryFormat.AS_GIVEN
 
@@ -86,7 +84,7 @@ class CallTunings:
             return captured if layout is None or memory_format is given else layout.restored(captured)
 
         if self._feedback is None and self._store is not None and spec.gives_back:
-            self._feedback = StepFeedback(self._store, self.machine)
+            self._feedback = StepFeedback(self._store, machine)
         held = [leaf for leaf in tree_leaves(arguments) if -id(leaf) in self._watch.held]
         formats = GIVEN_ONLY if held else model_format.worth_trying(arguments)
         if formats != GIVEN_ONLY and (why := model_format.why_fixed()) is not None:
@@ -105,10 +103,10 @@ class CallTunings:
                 capture if only is None else lambda _: only,  # must not hold the arguments of a backward pass
                 model_format,
                 formats,
-                self.machine,
+                machine,
                 call=self._call(kind),
-                plans=self._plans(chosen),
-                backends=spec.backends(len(self.machine), chosen) if kind.autocast is None else None,
+                plans=self._plans(machine, chosen),
+                backends=spec.backends(len(machine), chosen) if kind.autocast is None else None,
                 fuse=self._fuse,
                 checked=checked,
                 store=self._store,
@@ -116,7 +114,7 @@ class CallTunings:
                 like=[plan for tuning in reversed(self._table.tunings) for plan in tuning.plans],
                 budget=budget,
                 eager_s=eager_s,
-                planner=self.planner,
+                planner=planner_for(machine),
                 title=spec.title,
                 looking_s=looking_s,
             )
@@ -125,13 +123,13 @@ class CallTunings:
         except CaptureError as error:
             return self._not_captured(kind, error)
 
-    def knows(self, kind: CallKind, chosen: Sequence[int] | None) -> bool:
-        """Return whether a plan is stored for calls of this kind."""
-        return self._plans(chosen).knows(self._call(kind))
+    def knows(self, kind: CallKind, machine: Machine, chosen: Sequence[int] | None) -> bool:
+        """Return whether a plan is stored for calls of this kind on these cores."""
+        return self._plans(machine, chosen).knows(self._call(kind))
 
-    def _plans(self, chosen: Sequence[int] | None) -> PlanStore:
+    def _plans(self, machine: Machine, chosen: Sequence[int] | None) -> PlanStore:
         among = f"{self._spec.among(chosen)}, own operators: {self._fuse}"
-        return PlanStore(self._folder, self.machine, among=among)
+        return PlanStore(self._folder, machine, among=among)
 
     def _call(self, kind: CallKind) -> object:
         return self._spec.name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])
@@ -143,11 +141,6 @@ class CallTunings:
                 self._changing.clear()
             self._changing.add(self._awaited)
             self._awaited = None
-
-    def measure_on(self, machine: Machine) -> None:
-        """Make the next ones for other cores."""
-        self.machine = machine
-        self.planner = planner_for(machine)
 
     def close(self) -> None:
         """End what tells the store of steps; a later call begins anew."""

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import _thread
 import sys
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import RLock
 from typing import Any
 
 from torch.fx import GraphModule
 
 from threadcast.capture.guards.one_capture import NoTurn, one_capture
-from threadcast.core import Core, Machine
+from threadcast.core import Machine
+from threadcast.core.errors import in_one_line
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.conditions import why_not_captured
 from threadcast.runtime.calls.fallback import Fallback
 from threadcast.runtime.calls.kinds import CallKind, kind_of_inputs
-from threadcast.runtime.calls.shared_learning import planner_for, told
-from threadcast.runtime.calls.short import ShortCalls
-from threadcast.runtime.calls.table import CallTable
+from threadcast.runtime.calls.learned_calls import LearnedCalls
+from threadcast.runtime.calls.shared_learning import told
+from threadcast.runtime.calls.tunings import CallTunings
 from threadcast.runtime.check.functional import FunctionalShadow
 from threadcast.runtime.check.shadow import shadow_step
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.fixed_weights import FixedWeights
 from threadcast.runtime.compiled.graph_by_pytorch import as_pytorch, first_run, is_first_run, without_gradients
-from threadcast.runtime.compiled.graph_tunings import GraphTunings, Role
+from threadcast.runtime.compiled.graph_tunings import Role, graph_tunings
 from threadcast.runtime.compiled.plain_results import PlainResults
 from threadcast.runtime.engine.native.library import in_step
 from threadcast.runtime.plans.core_choice import core_choice
-from threadcast.runtime.plans.model_cores import ModelCores
 from threadcast.runtime.tuner.budget import Budget, PartBudget
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.events import Outlook, Place
@@ -45,7 +43,7 @@ Watcher = Callable[[Tuning, tuple[Any, ...], Any], None]
 """Is told of a call: what decided what runs it, its inputs and its results."""
 
 
-class GraphCalls:
+class GraphCalls(LearnedCalls):
     """A callable that takes the inputs of `graph` and returns its outputs, which are new tensors.
 
     `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. With
@@ -64,24 +62,20 @@ class GraphCalls:
         """Whether this is a graph as AOTAutograd has made it, and no part of one."""
         self.returns = returns
         """What the results are, of a forward graph from which AOTAutograd hands them on as they are; else None."""
+        self._part = PartBudget(budget)
+        super().__init__(machine, Settings.read(), self._part, most=options.cores)
         self._graph, self._options = graph, options
         self._weights = tuple(weights) if options.freeze else ()
         self._fixed: FixedWeights | None = None
-        self._budget = PartBudget(budget)
+        self._made: tuple[FixedWeights | None, CallTunings] | None = None
+        """What finds the fastest way to run calls, and the fixed weights that these have in common."""
         self._as_pytorch = as_pytorch(graph)
-        settings = Settings.read()
-        self._table = CallTable(settings["engine.most_bytes"])
-        self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
-        self._tunings = GraphTunings(graph, machine, options, role=role, title=self.title, table=self._table)
         self._calls = 0
-        self._lock = RLock()
         self._watcher: Watcher | None = None
         self._left: str | None = None
         """Why PyTorch runs all calls; None where it does not."""
-        self._forks = forks.number
         self._steps = this_process().steps
         self._steps.ask_learning(self._learning)
-        self.cores = ModelCores(machine, self._resized, this_process().cores, most=options.cores)
 
     def __call__(self, *arguments: Any) -> Any:
         if self._left is not None or self._forks != forks.number or in_step():  # a fork has none of the threads
@@ -91,11 +85,6 @@ class GraphCalls:
                 return self._run(arguments)
             with self._steps.step():
                 return self._run(arguments)
-
-    @property
-    def machine(self) -> Machine:
-        """The cores on which calls are measured."""
-        return self._tunings.machine
 
     @property
     def reports(self) -> list[Report]:
@@ -129,7 +118,7 @@ class GraphCalls:
     def use(self, *, rests: bool = False, counts: bool = False) -> None:
         """Use a graph again that was left. `rests`: nothing is learned; `counts`: nobody else counts what it takes."""
         self._left = None
-        self._budget.rests, self._budget.counts = rests, counts
+        self._part.rests, self._part.counts = rests, counts
 
     @property
     def learning(self) -> bool:
@@ -157,12 +146,7 @@ class GraphCalls:
     @property
     def disturbed(self) -> bool:
         """Whether a plan, for whatever graph, is being made on one of the cores: calls tell little of their speed."""
-        return planner_for(self._tunings.machine).works
-
-    def beside_a_plan(self, run: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a call of PyTorch's, and leave a core to the process that makes a plan for a graph."""
-        planner = planner_for(self._tunings.machine)
-        return run(*arguments) if planner.free else planner.beside(run, *arguments)
+        return self._planner.works
 
     def leave(self, reason: str) -> None:
         """Leave all calls to PyTorch, and end the threads that run the graph, until it is used (`use`) again.
@@ -177,7 +161,7 @@ class GraphCalls:
     def forget_weights(self) -> None:
         """Free what was made for the weights that all calls had so far; later calls may have others."""
         with self._lock:
-            self._fixed = None
+            self._fixed = self._made = None
             self._table.close()
 
     def close(self) -> None:
@@ -192,10 +176,10 @@ class GraphCalls:
         fixed = self._fixed_for(arguments)
         given = arguments if fixed is None else fixed.without(arguments)
         kind = kind_of_inputs(given, fixed=fixed is not None)
-        found = self._found(kind)
+        found = self._on_cores_of_now(self._table.find(kind))
         new = found is None and self._short.wants(kind, further=len(self._table) > 0)
-        if new and not self._tunings.knows(kind, fixed, self.cores.chosen):
-            return self._timed(kind, arguments)
+        if new and not self._tunings(fixed).knows(kind, self.machine, self.cores.chosen):
+            return self._timed(kind, self._as_pytorch, arguments)
         runner = self._new(kind, given, fixed) if found is None else found
         if runner is None:
             return self._as_pytorch(*arguments)
@@ -209,15 +193,12 @@ class GraphCalls:
                 return self._by(runner, run, arguments, given)
         return self._by(runner, runner, arguments, given)
 
-    def _timed(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
-        """Run a call by PyTorch, and time it."""
-        disturbed, began_s = self.disturbed, time.perf_counter()
-        result = self._as_pytorch(*arguments)
-        seconds = time.perf_counter() - began_s
-        if not disturbed:
-            self._short.ran(kind, seconds)
-        self._budget.ran_eager(seconds, beside=disturbed)
-        return result
+    def _tunings(self, fixed: FixedWeights | None) -> CallTunings:
+        """What finds the fastest way to run calls with these fixed weights."""
+        if self._made is None or self._made[0] is not fixed:
+            how: Any = {"role": self.role, "title": self.title, "table": self._table}
+            self._made = fixed, graph_tunings(self._graph, fixed, self._options, **how)
+        return self._made[1]
 
     def _shadowed(self, fixed: FixedWeights | None) -> FunctionalShadow:
         """How PyTorch runs calls, to be compared with; it takes no `fixed` weights, as a plan does not."""
@@ -236,17 +217,6 @@ class GraphCalls:
         elif self._watcher is not None:
             self._watcher(runner, arguments, result)
         return result
-
-    def _found(self, kind: CallKind) -> Tuning | Fallback | None:
-        """What runs calls of this kind on the cores of now; None where that has to be found out."""
-        found = self._table.find(kind)
-        if self.cores.whole:
-            return found
-        other = self._table.on_other_cores(found, self.cores)
-        if other is None:
-            self._table.close()
-            self._tunings.machine = self.cores.adopt()
-        return other
 
     def _fixed_for(self, arguments: tuple[Any, ...]) -> FixedWeights | None:
         """The weights that a call has in common with all before; None where there are none."""
@@ -270,26 +240,28 @@ class GraphCalls:
         elif (reason := why_not_captured(without_gradients(given))) is not None:
             runner = Fallback(reason)
         else:
-            runner = None
-            with suppress(NoTurn), one_capture(wait_s=None if self._budget.unlimited else 0.0):
-                eager_s = self._short.take(kind)
-                runner = self._tunings.make(
-                    kind, given, fixed, chosen=self.cores.chosen, budget=self._budget, eager_s=eager_s
-                )
-        if runner is None:
-            return None
-        self._table.add(kind, runner)
-        if isinstance(runner, Tuning):
-            self.cores.pass_to(runner.resize)
+            runner = self._captured(kind, given, fixed)
+        if runner is not None:
+            self._learned(kind, runner)
         return runner
+
+    def _captured(self, kind: CallKind, given: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback | None:
+        """What finds the fastest way to run calls of a kind, or why PyTorch runs them; None: other threads capture."""
+        try:
+            with one_capture(wait_s=None if self._budget.unlimited else 0.0):
+                found = self._tunings(fixed).make(
+                    given, kind, self.machine, chosen=self.cores.chosen, budget=self._budget,
+                    eager_s=self._short.take(kind), looking_s=lambda: 0.0,
+                )  # fmt: skip
+        except NoTurn:
+            return None
+        except Exception as error:  # noqa: BLE001 - nothing has run yet, and PyTorch can run it
+            return Fallback(f"cannot capture: {in_one_line(error)}")
+        return found if isinstance(found, Tuning | Fallback) else None
 
     def _fallen_back(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         told().tell(reason)
         return self._as_pytorch(*arguments)
-
-    def _resized(self, cores: Sequence[Core]) -> None:
-        for tuning in self._table.tunings:
-            tuning.resize(cores)
 
     def _learning(self) -> str:
         """What is still being learned, in one line; empty where nothing is. May be called from any thread."""

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from torch import nn
 from threadcast.capture.guards.libraries import own_classes
 from threadcast.capture.guards.one_capture import NoTurn, one_capture
 from threadcast.capture.guards.unsupported import unsupported
-from threadcast.core import Core, Machine
+from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.conditions import CallConditions, why_transformed
 from threadcast.runtime.calls.fallback import (
@@ -31,11 +31,12 @@ from threadcast.runtime.calls.fallback import (
     UpdateApart,
 )
 from threadcast.runtime.calls.kinds import CallKind, differences, flattened, kind_of
+from threadcast.runtime.calls.learned_calls import LearnedCalls
 from threadcast.runtime.calls.left_alone import CallsLeftAlone
 from threadcast.runtime.calls.shared_learning import budget
-from threadcast.runtime.calls.short import NEW_IN_A_ROW, ShortCalls
+from threadcast.runtime.calls.short import NEW_IN_A_ROW
 from threadcast.runtime.calls.spec import CallSpec
-from threadcast.runtime.calls.table import MOST_KINDS, OTHER_NUMBERS, CallTable
+from threadcast.runtime.calls.table import MOST_KINDS, OTHER_NUMBERS
 from threadcast.runtime.calls.tunings import CallTunings
 from threadcast.runtime.check.shadow import shadow_step
 from threadcast.runtime.doors.traced_step import TracedStep, ran_by_plan, traced_step
@@ -71,7 +72,7 @@ class _Same(NamedTuple):
         return same and kind == self.kind and self.runner.passes
 
 
-class Optimized:
+class Optimized(LearnedCalls):
     """A callable that runs a call in eager PyTorch, or by a faster equivalent with the same effect on the model.
 
     Each call is looked at: whether PyTorch must run it whatever it is (`CallConditions`), of which kind it is, and what
@@ -87,6 +88,8 @@ class Optimized:
             model = optimizer = None
             functions = ()
         settings = Settings.read()
+        share = budget(settings["engine.tuning_share"]).part()
+        super().__init__(machine, settings, share, most=spec.most)
         self._verify_every = settings["engine.verify_every"]
         self._watch = Watch(model or nn.Module(), optimizer, functions=functions)
         self._conditions = CallConditions(self._watch, trains=spec.shadowed.optimizer is not None)
@@ -94,16 +97,13 @@ class Optimized:
         self._format = ModelFormat(model, reordered, changed=self._take_format, wanted=spec.formats)
         reference, trace = self._format.reference(self._default), partial(spec.shadowed.trace, self._format)
         self._shadowed = replace(spec.shadowed, eager=reference, trace=trace)
-        self._table = CallTable(settings["engine.most_bytes"])
         self._tunings = CallTunings(
-            spec, machine, settings, model_format=self._format, watch=self._watch, table=self._table,
+            spec, settings, model_format=self._format, watch=self._watch, table=self._table,
             fuse=settings["engine.fuse"],
         )  # fmt: skip
-        self._budget = budget(settings["engine.tuning_share"]).part()
-        self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._once = ""
         """How calls differ of which each is the first of its kind, in words."""
-        self._timed: CallKind | None = None
+        self._awaited: CallKind | None = None
         """The kind of the next call where that is timed by `_short`."""
         self._calls = 0
         """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
@@ -112,8 +112,6 @@ class Optimized:
         """About the fewest seconds that recent looks at a call took, to find what runs it."""
         self._same: _Same | None = None
         """What was found last."""
-        self._lock = RLock()
-        self._forks = forks.number
         self._warned: set[str] = set()
         self._last: Tuning | Fallback | FirstCall | None = None
         """What ran the last call."""
@@ -122,16 +120,8 @@ class Optimized:
         )
         self._cores_left = False
         """Whether it was closed and not called since, so that other models may have the cores that it was to use."""
-        self.cores = ModelCores(
-            machine, self._resized, this_process().cores, most=spec.most
-        )  # last: cores may change from here on
         if spec.most is not None:
             core_choice().add(self.cores)
-
-    @property
-    def machine(self) -> Machine:
-        """The cores on which calls are measured."""
-        return self._tunings.machine
 
     @property
     def forked(self) -> bool:
@@ -163,9 +153,10 @@ class Optimized:
             found = self._last = self._found(arguments)
             looking_s = time.perf_counter() - began_s
             self._looking_s = min(looking_s, LOOKING_GROWTH * self._looking_s)
-            if self._timed is not None:
+            if self._awaited is not None:
                 self._budget.charge(min(looking_s, LOOKING_GROWTH * self._looking_s))
-                return self._timed_eager(self._timed, arguments)
+                awaited, self._awaited = self._awaited, None
+                return self._timed(awaited, self._as_given, arguments)
             if isinstance(found, FirstCall):
                 self._tunings.first_call_runs()
                 return self._as_given(*arguments)
@@ -191,7 +182,7 @@ class Optimized:
 
     def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
         """What runs a call. Without `now` the first calls of a kind are timed in eager PyTorch, and not captured."""
-        self._timed = None
+        self._awaited = None
         if self._cores_left:
             self._cores_left = False
             core_choice().add(self.cores)
@@ -214,13 +205,7 @@ class Optimized:
         if call is None:
             return Fallback(f"{OTHER_NUMBERS}{BREAKS}")
         kind, found = call
-        if not self.cores.whole:
-            other = self._table.on_other_cores(found, self.cores)
-            if other is not None:
-                return other
-            self._drop_graphs()
-            self._tunings.measure_on(self.cores.adopt())
-            found = None
+        found = self._on_cores_of_now(found)
         runs_in = found.runs_in if isinstance(found, Tuning) else MemoryFormat.AS_GIVEN
         if (why := self._format.why_stays(runs_in, verified=self._verify_every > 0)) is not None:
             self._keep_format(why)
@@ -242,7 +227,9 @@ class Optimized:
             return FIRST_CALL
         further, part = len(self._table) > 0, self._budget.part()
         may_capture = not further or part.allows(self._tunings.capture_s)
-        new = self._short.wants(kind, further=further) and not self._tunings.knows(kind, self.cores.chosen)
+        new = self._short.wants(kind, further=further) and not self._tunings.knows(
+            kind, self.machine, self.cores.chosen
+        )
         if not now and (new or not may_capture):
             if self._short.new_in_a_row == NEW_IN_A_ROW:
                 self._once = (
@@ -252,7 +239,7 @@ class Optimized:
                 self._short.ran(kind, 0.0)  # a first call, of which the time does not count
                 self._left_alone.after_varying(arguments)
                 return Fallback(self._once)
-            self._timed = kind
+            self._awaited = kind
             return FIRST_CALL
         if (reason := self._short.why_left_alone(kind)) is not None:
             runner: Tuning | Fallback | FirstCall = Fallback(reason, short=True)
@@ -260,7 +247,7 @@ class Optimized:
             try:
                 with one_capture(wait_s=None if now or self._budget.unlimited else 0.0):
                     runner = self._tunings.make(
-                        arguments, kind, chosen=self.cores.chosen, budget=part,
+                        arguments, kind, self.machine, chosen=self.cores.chosen, budget=part,
                         eager_s=self._short.take(kind), looking_s=lambda: self._looking_s,
                     )  # fmt: skip
             except NoTurn:
@@ -276,9 +263,7 @@ class Optimized:
         else:
             return self._found(arguments, now=now)  # what they read may belong to the kind
         if not isinstance(runner, FirstCall):
-            self._table.add(kind, runner)
-        if isinstance(runner, Tuning):
-            self.cores.pass_to(runner.resize)
+            self._learned(kind, runner)
         return runner
 
     def _observed(self) -> Observation:
@@ -364,14 +349,9 @@ class Optimized:
             self._cores_left |= core_choice().remove(self.cores)
 
     def _drop_graphs(self) -> None:
-        """Close all graphs."""
-        self._table.close()
+        super()._drop_graphs()
         self._tunings.close()
         self._format.set(MemoryFormat.AS_GIVEN)
-
-    def _resized(self, cores: Sequence[Core]) -> None:
-        for tuning in self._table.tunings:
-            tuning.resize(cores)
 
     def _take_format(self) -> None:
         """Take the format that was just set for granted; where tensors cannot be looked at, the next call finds it."""
@@ -397,20 +377,10 @@ class Optimized:
                 self._budget.ran_eager(time.perf_counter() - began_s)
                 return result
 
-    def _timed_eager(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
-        """Run a call in eager PyTorch, and time it."""
-        self._timed, planner = None, self._tunings.planner
-        beside, began_s = not planner.free, time.perf_counter()
-        result = planner.beside(self._as_given, *arguments) if beside else self._as_given(*arguments)
-        seconds = time.perf_counter() - began_s
-        self._short.ran(kind, None if beside else seconds)
-        self._budget.ran_eager(seconds, beside=beside)
-        return result
-
     def _as_before(self, fallback: Fallback, arguments: tuple[Any, ...]) -> Any:
         """Run a call in eager PyTorch. Where no kind of calls is learned, the next ones need no look."""
         self._warn(fallback.reason)
-        beside, began_s = not self._tunings.planner.free, time.perf_counter()
+        beside, began_s = not self._planner.free, time.perf_counter()
         result = self._as_given(*arguments)
         self._budget.ran_eager(time.perf_counter() - began_s, beside=beside)
         if self._watch.rest:
