@@ -3,7 +3,7 @@
 Dynamo calls the backend once for each graph that it has traced, and guards when it holds. The backend returns one
 callable for it, a program (`compiled_call`), which can run in two ways:
 
-- *as traced* (`graph_as_traced`): Dynamo's graph, operator by operator, under PyTorch's own autograd, at eager's speed.
+- *as traced* (`graph_by_pytorch`): Dynamo's graph, operator by operator, under PyTorch's own autograd, at its speed.
   This is the baseline, and runs while nothing better is known.
 - *by its graphs*: AOTAutograd divides it into a forward and a backward graph below autograd. `graph_calls` runs one of
   them, by PyTorch or by a plan: `graph_tunings` captures kinds of its calls, as `calls/tunings` does for `optimize`.
@@ -12,10 +12,10 @@ callable for it, a program (`compiled_call`), which can run in two ways:
 AOTAutograd puts around graphs cost more than small graphs gain; once a program runs by its graphs, `short_way` does in
 C++ what they do.
 
-A program with operators that no plan may run (`whole_graphs`), or with a checkpoint (`computed_again`), always runs as
-traced. A graph has corners which only PyTorch knows, and each has a file: gradients of results that no loss used are
-undefined, and not zeros (`unused_results`, `undefined_gradients`); weights of frozen graphs stay the same tensors
-(`fixed_weights`); results are handed on as they are (`plain_results`).
+A program with operators that no plan may run (`whole_graphs`), or with a checkpoint, always runs as traced. A graph
+has corners which only PyTorch knows, and each has a file: gradients of results that no loss used are undefined, and not
+zeros (`unused_results`, `undefined_gradients`); weights of frozen graphs stay the same tensors (`fixed_weights`);
+results are handed on as they are (`plain_results`).
 
 `compile_options` are the options that `torch.compile` may be given for us.
 """

@@ -28,7 +28,6 @@ from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.fixed_weights import FixedWeights
 from threadcast.runtime.compiled.graph_by_pytorch import as_pytorch, first_run, is_first_run, without_gradients
 from threadcast.runtime.compiled.graph_tunings import Role, graph_tunings
-from threadcast.runtime.compiled.plain_results import PlainResults
 from threadcast.runtime.engine.native.library import in_step
 from threadcast.runtime.plans.core_choice import core_choice
 from threadcast.runtime.tuner.budget import Budget, PartBudget
@@ -55,13 +54,9 @@ class GraphCalls(LearnedCalls):
 
     def __init__(
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str, budget: Budget,
-        role: Role = "inference", weights: Sequence[int] = (), whole: bool = False, returns: PlainResults | None = None,
+        role: Role = "inference", weights: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.number, self.title, self.role = number, f"{title}, {role}", role
-        self.whole = whole
-        """Whether this is a graph as AOTAutograd has made it, and no part of one."""
-        self.returns = returns
-        """What the results are, of a forward graph from which AOTAutograd hands them on as they are; else None."""
         self._part = PartBudget(budget)
         super().__init__(machine, Settings.read(), self._part, most=options.cores)
         self._graph, self._options = graph, options

@@ -51,13 +51,13 @@ _DETERMINISTIC = (
 class ShortWay:
     """A callable that does what `graphs` does, a program that AOTAutograd has compiled to `parts`, with gradients.
 
-    It calls `graphs` itself until both graphs have settled, where a call looks otherwise, and once in a while. What
-    goes where is taken from AOTAutograd's notes, and compared with what it does in such a call.
-    May be called from several threads.
+    `results` are those of its forward graph. It calls `graphs` itself until both graphs have settled, where a call
+    looks otherwise, and once in a while. What goes where is taken from AOTAutograd's notes, and compared with what it
+    does in such a call. May be called from several threads.
     """
 
-    def __init__(self, graphs: Callable[..., Any], parts: Sequence[GraphCalls]) -> None:
-        self._graphs, self._parts = graphs, parts
+    def __init__(self, graphs: Callable[..., Any], parts: Sequence[GraphCalls], results: PlainResults) -> None:
+        self._graphs, self._parts, self._results = graphs, parts, results
         self._forks = forks.number
         self._passes: Passes | None = None
         self._left = 0
@@ -101,16 +101,13 @@ class ShortWay:
         settled = self._settled()
         return self._graphs(*arguments) if settled is None else self._learned_from(arguments, *settled)
 
-    def _settled(self) -> tuple[GraphCalls, GraphCalls, PlainResults] | None:
-        """Forward and backward graph, and what the forward's results are; None while they have not settled, and where
-        there is no short way to them."""
+    def _settled(self) -> tuple[GraphCalls, GraphCalls] | None:
+        """Forward and backward graph; None while they have not settled, and where there are others."""
         parts = {part.role: part for part in self._parts}
         if len(self._parts) != 2 or set(parts) != {"forward", "backward"}:
             return None
         forward, backward = parts["forward"], parts["backward"]
-        if forward.returns is None or not backward.whole or not (forward.has_settled and backward.has_settled):
-            return None
-        return forward, backward, forward.returns
+        return (forward, backward) if forward.has_settled and backward.has_settled else None
 
     def learns(self) -> bool:
         """Return whether calls may soon go the short way, and do not yet; the next one tries to learn it."""
@@ -120,13 +117,11 @@ class ShortWay:
         self._left = 0
         return True
 
-    def _learned_from(
-        self, arguments: tuple[Any, ...], forward: GraphCalls, backward: GraphCalls, results: PlainResults
-    ) -> Any:
+    def _learned_from(self, arguments: tuple[Any, ...], forward: GraphCalls, backward: GraphCalls) -> Any:
         native = loaded_library()
         if native is None:
             return self._graphs(*arguments)
-        seen = _Seen(native, (forward, backward), results, arguments, self._found)
+        seen = _Seen(native, (forward, backward), self._results, arguments, self._found)
         forward.watch(_harmless(seen.forward))
         backward.watch(_harmless(seen.backward))
         try:

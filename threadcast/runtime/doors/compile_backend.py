@@ -33,9 +33,7 @@ from threadcast.core.settings import Settings
 from threadcast.runtime.calls.shared_learning import budget, told
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.compiled_call import CompiledCall
-from threadcast.runtime.compiled.computed_again import computes_again, computing_again
-from threadcast.runtime.compiled.graph_as_traced import as_traced
-from threadcast.runtime.compiled.graph_by_pytorch import forward_of
+from threadcast.runtime.compiled.graph_by_pytorch import as_traced, computes_again, computing_again, forward_of
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.graph_tunings import Role
 from threadcast.runtime.compiled.plain_results import PlainResults
@@ -74,11 +72,12 @@ class Program:
 
 
 class _Parts(list[GraphCalls]):
-    """The graphs of one program so far, and what learning may cost all of them."""
+    """The graphs of one program so far, what learning may cost all of them, and the results of the forward graph."""
 
     def __init__(self, budget: Budget) -> None:
         super().__init__()
         self.budget = budget
+        self.results: PlainResults | None = None
 
 
 def compiled_graphs() -> list[GraphCalls]:
@@ -149,7 +148,8 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         found = with_unused_results(found, as_traced(graph), unused)
     if not parts:
         return found
-    passes = ShortWay(found, parts) if options.short_way and not unused else found
+    results = parts.results if options.short_way and not unused else None
+    passes = found if results is None else ShortWay(found, parts, results)
     call = CompiledCall(
         as_traced(graph), passes, parts, budget=parts.budget, title=f"program {next(_programs_made)}",
         found=None if text is None else plans.program(text),
@@ -235,9 +235,10 @@ def _compiled(
         _note_weights(graph)
     if role == "forward":
         _note_that_nothing_is_overwritten()
+        parts.results = None if returns_numbers(graph) else _plain_results()
     if returns_numbers(graph):
         return _boxed(graph, with_numbers(graph, _graph_calls(tensors_of(graph), program, parts, role)))
-    calls = _graph_calls(graph, program, parts, role, whole=True)
+    calls = _graph_calls(graph, program, parts, role)
     return _boxed(graph, calls, partial(_without, graph, program, parts, calls))
 
 
@@ -261,20 +262,18 @@ def _without(
         return None
     found.meta.update(graph.meta)
     if any(node.op == "call_function" for node in found.graph.nodes):
-        return _graph_calls(found, program, parts, calls.role, whole=True)
+        return _graph_calls(found, program, parts, calls.role)
     return forward_of(found)
 
 
-def _graph_calls(graph: GraphModule, program: Program, parts: _Parts, role: Role, *, whole: bool = False) -> GraphCalls:
-    """Return what runs a graph, or a part of one, by a plan where it is faster."""
+def _graph_calls(graph: GraphModule, program: Program, parts: _Parts, role: Role) -> GraphCalls:
+    """Return what runs a graph by a plan where it is faster."""
     number, code, options = next(_numbers), CompileContext.current_compile_id(), program.options
     title = f"graph {number} of torch.compile ({code})"
     weights = _weights_of(graph) if role == "inference" else ()
     calls = GraphCalls(
-        graph, program.machine, options, number=number, title=title, budget=parts.budget, role=role,
-        weights=weights, whole=whole,
-        returns=_plain_results() if options.short_way and whole and role == "forward" else None,
-    )  # fmt: skip
+        graph, program.machine, options, number=number, title=title, budget=parts.budget, role=role, weights=weights
+    )
     if program.given is not None:
         core_choice().add(calls.cores, model=program)
     _graphs.add(calls)
