@@ -15,7 +15,9 @@ A call goes through these questions, the cheapest first:
 5. `tunings`: capture it, and begin to learn what runs it fastest. `spec` says what the call is in eager PyTorch, and
    in which ways it may run.
 
-`shared_learning` is what all that learns in a process shares: its budget.
+`learned_calls` is the base of both doors: what is known of the kinds of their calls, on which cores. `shared_learning`
+is what all that learns in a process shares: its budget. `result_layout` gives results the strides that eager PyTorch
+gives them, whatever memory format runs the call.
 
 Nothing here runs a step or compares times: `tuner` does.
 """
