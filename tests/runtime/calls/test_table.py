@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +25,10 @@ class Sized(Tuning):
     @property
     def size_bytes(self) -> int:
         return self._bytes
+
+    @property
+    def captured(self) -> Any:
+        return SimpleNamespace(reads=None)
 
     def close(self) -> None:
         self.closed = True

@@ -156,7 +156,7 @@ def test_whole_calls_are_compared_by_the_short_way(monkeypatch: pytest.MonkeyPat
     before, compared = CompiledCall._observe, list[int]()
 
     def observed(self: CompiledCall, sample: Any, backward_s: float) -> None:
-        if sample.turn.compared and sample.turn.way is not None:
+        if sample.turn.compared and sample.turn.by_graphs:
             compared.append(self.short_calls)
         before(self, sample, backward_s)
 
