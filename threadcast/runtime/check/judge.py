@@ -11,6 +11,7 @@ contiguous copies of them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -253,7 +254,7 @@ def _count(target: Any, args: Sequence[Any]) -> int:
 def _with_terms(sizes: Tensor, count: int) -> Room:
     def room(wanted: Tensor) -> Tensor:
         terms = sizes_of(precise(sizes)).reshape(wanted.shape)
-        return operator_room(wanted) + (_TERMS + count**0.5) * torch.finfo(wanted.dtype).eps * terms
+        return operator_room(wanted) + (_TERMS + math.sqrt(count)) * torch.finfo(wanted.dtype).eps * terms
 
     return room
 

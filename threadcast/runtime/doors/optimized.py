@@ -217,8 +217,9 @@ class Optimized(LearnedCalls):
             return self._begun(arguments, kind, now=now)
         if isinstance(found, Fallback) and found.short:
             self._left_alone.after_short(arguments)
-        reads = isinstance(found, Fallback) or found.captured.reads is not None
-        self._same = None if reads or runs_in is None or self._verify_every else _Same(looked, observed, runs_in, found)
+        self._same = None
+        if isinstance(found, Tuning) and runs_in is not None and found.captured.reads is None:
+            self._same = None if self._verify_every else _Same(looked, observed, runs_in, found)
         return found
 
     def _begun(self, arguments: tuple[Any, ...], kind: CallKind, *, now: bool) -> Tuning | Fallback | FirstCall:

@@ -42,8 +42,7 @@ class OpenContenders:
         engine, memory_format = self.engines[variant_plan], variant_plan.variant.memory_format
 
         def run(*arguments: Any) -> Any:
-            if self._format.current is not memory_format:
-                self._format.set(memory_format)
+            self._format.set(memory_format)
             inputs = engine.captured.bind(*arguments)
             return engine.captured.finish(engine.run(inputs), inputs)
 
