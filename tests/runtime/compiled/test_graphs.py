@@ -71,7 +71,7 @@ def test_graphs_of_several_sizes_run_by_plans(dynamic: bool | None) -> None:
     def loss(model: Any, step: int) -> Any:
         return model(rows(step, 3 + step % 3 * 7)).square().mean()
 
-    found = trains_as_eager(perceptron, loss, steps=60, dynamic=dynamic)
+    found = trains_as_eager(perceptron, loss, dynamic=dynamic)
     assert {runner for of_role in found.values() for runner in of_role} == {"plan"}
 
 
