@@ -64,7 +64,7 @@ MOST = {
     "capture/graph": (3_930, 15),
     "runtime/engine": (615, 15),
     "runtime/operators": (1_965, 15),
-    "runtime/check": (1_310, 15),
+    "runtime/check": (1_265, 15),
     "runtime/plans": (2_185, 17),
     "runtime/tuner": (4_410, 22),
     "runtime/backends": (3_580, 22),
