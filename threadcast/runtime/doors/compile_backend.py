@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._dynamo import disable
 from torch._dynamo.exc import TorchDynamoException
-from torch._dynamo.utils import flatten_graph_inputs
+from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import default_partition
@@ -167,6 +167,7 @@ def _differentiated(graph: GraphModule, example_inputs: Sequence[Any], **compile
     """What AOTAutograd makes of a graph; as Dynamo's `aot_autograd`, which imports Inductor to write logs (0.2 s)."""
     if any(isinstance(value, (list, tuple, dict)) for value in example_inputs):
         return flatten_graph_inputs(graph, example_inputs, partial(_differentiated, **compilers))
+    counters["aot_autograd"]["total"] += 1  # by which Dynamo knows what the first call of a part of a DDP model returns
     found: Callable[..., Any] = _untraced(aot_module_simplified(graph, example_inputs, **compilers))
     return found
 
