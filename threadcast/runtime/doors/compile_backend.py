@@ -166,7 +166,8 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
 def _differentiated(graph: GraphModule, example_inputs: Sequence[Any], **compilers: Any) -> Callable[..., Any]:
     """What AOTAutograd makes of a graph; as Dynamo's `aot_autograd`, which imports Inductor to write logs (0.2 s)."""
     if any(isinstance(value, (list, tuple, dict)) for value in example_inputs):
-        return flatten_graph_inputs(graph, example_inputs, partial(_differentiated, **compilers))
+        run: Callable[..., Any] = flatten_graph_inputs(graph, example_inputs, partial(_differentiated, **compilers))
+        return run
     counters["aot_autograd"]["total"] += 1  # by which Dynamo knows what the first call of a part of a DDP model returns
     found: Callable[..., Any] = _untraced(aot_module_simplified(graph, example_inputs, **compilers))
     return found
