@@ -191,7 +191,7 @@ def test_graphs_that_were_faster_before_run_from_the_first_call_on_and_are_compa
     train(call, clock, 400)
     assert set(way["ran"]) == runs
     assert way["ran"][-1] == ("graphs" if eager_s > 0.01 else "eager")
-    assert kept[-1] == (None if "eager" in runs else FasterGraphs(pytest.approx(0.01), 0.03))
+    assert kept[-1] == (None if "eager" in runs else FasterGraphs(pytest.approx(0.01), pytest.approx(0.03)))
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_graphs_that_become_slower_are_compared_once_more(later_s: float, fastes
     took_s[0] = later_s
     way["ran"].clear()
     train(call, clock, 3_000)
-    assert "eager" in way["ran"]
+    assert ("eager" in way["ran"]) == (fastest == "eager"), "it is still clearly faster than eager was"
     assert set(way["ran"][-15:]) == {fastest}
     assert bool(part.reason) == (fastest == "eager")
 
