@@ -119,9 +119,7 @@ def _check(kind: type[Optimizer], group: Mapping[str, Any]) -> None:
         if group.get(choice):
             raise OptimizerRefused(f"{name}({choice}=True) cannot be captured; set it to False")
     if group.get("dampening"):
-        raise OptimizerRefused(
-            "SGD does not dampen a parameter's first gradient, which a graph would; set it to 0"
-        )
+        raise OptimizerRefused("SGD does not dampen a parameter's first gradient, which a graph would; set it to 0")
     for number in NUMBERS[kind]:
         for value in group[number] if number == "betas" else [group[number]]:
             if isinstance(value, Tensor):
