@@ -61,7 +61,7 @@ MOST = {
     "cli": (5_790, 44),
     "fleet": (900, 15),
     "capture/guards": (1_850, 15),
-    "capture/graph": (3_930, 15),
+    "capture/graph": (3_560, 15),
     "runtime/engine": (615, 15),
     "runtime/operators": (1_965, 15),
     "runtime/check": (1_265, 15),

@@ -174,14 +174,6 @@ def test_an_image_that_comes_twice_is_one_in_each_format(memory_format: MemoryFo
     assert torch.ops.aten.add.Tensor not in targets
 
 
-def test_a_graph_for_several_sizes_takes_one_tensor_twice() -> None:
-    x, y = torch.ones(4, 3), torch.full((6, 3), 5.0)
-    captured = capture_forward(asks, x, x, dynamic={0: (0,), 1: (0,)}, repeated=True)
-    assert captured.run(y, y).tolist() == [[10.0] * 3] * 6
-    with pytest.raises(CaptureError, match="of one tensor some vary"):
-        capture_forward(asks, x, x, dynamic={0: (0,)}, repeated=True)
-
-
 def test_a_training_step_that_writes_into_its_batch_is_refused() -> None:
     model, batch = OfBatch(), {"image": torch.ones(1, 2, 3, 3)}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

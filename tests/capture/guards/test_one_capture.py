@@ -23,7 +23,7 @@ from threadcast.core.errors import CaptureError
 
 def of_the_process() -> list[object]:
     log = logging.getLogger("torch._subclasses.fake_tensor")
-    methods = [Tensor.numpy, Tensor.tolist, torch.manual_seed, torch.random.set_rng_state, torch.SymInt.__repr__]
+    methods = [Tensor.numpy, Tensor.tolist, torch.manual_seed, torch.random.set_rng_state]
     return [list(warnings.filters), log.disabled, *methods]
 
 

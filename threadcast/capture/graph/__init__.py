@@ -9,7 +9,7 @@ own tracer does the same through a graph of Python objects, in twice the time.
 
 *Slots.* Every value has a number: first the inputs (parameters, buffers, optimizer state, arguments, constants), then
 one for each call. `values` is all that may stand in a call's arguments: a `Ref` to a slot, a number that a tensor holds
-(`AsNumber`), a size that follows from the arguments' sizes (`Size`), or a plain constant, which is built in.
+(`AsNumber`), or a plain constant, which is built in.
 
 *Order.* A graph may run in any order that its edges allow, on several threads. Values flowing make most edges; the rest
 is `dependencies`: memory that one op writes and another reads, under whatever name (views, in-place results, running
@@ -23,7 +23,7 @@ rule for fake tensors does not. Where PyTorch's kernels themselves depend on thr
 refuses the graph.
 
 *What varies between runs.* Tensors are inputs. Learning rates are tensors of one element (`optimizers`, `numbers`).
-Sizes are fixed, or symbols with conditions (`symbols`). Numbers read out of tensors are built in, and read again before
+Sizes are fixed: others have a graph of their own. Numbers read out of tensors are built in, and read again before
 each run (`numbers.NumberReads`). Python values are the business of `guards`, which is below this room.
 
 *A training step* (`training_step`) is forward, backward and update in one recording. Updates are PyTorch's fused

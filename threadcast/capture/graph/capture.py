@@ -25,7 +25,7 @@ from threadcast.capture.graph.optimizers import SettingInputs
 from threadcast.capture.graph.program import Input, Node, Phase, Program
 from threadcast.capture.graph.recorder import Recorder
 from threadcast.capture.graph.training_step import Objective, TrainingStep
-from threadcast.capture.graph.values import Dynamic, find_refs
+from threadcast.capture.graph.values import find_refs
 from threadcast.capture.guards.libraries import own_classes
 from threadcast.capture.guards.module_values import ModuleValues
 from threadcast.capture.guards.one_capture import one_capture
@@ -39,13 +39,10 @@ from threadcast.threads.memory import return_freed_memory
 
 @told_apart
 @one_capture()
-def capture_forward(
-    function: Callable[..., Any], *inputs: Any, dynamic: Dynamic | None = None, repeated: bool = False
-) -> Captured:
+def capture_forward(function: Callable[..., Any], *inputs: Any, repeated: bool = False) -> Captured:
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
 
-    The graph is right for all values of the sizes that `dynamic` names, by number of the leaf of `inputs`; the tensors
-    must be contiguous. With `repeated` an input that comes twice, or is one of the module's own tensors, is so in every
+    With `repeated` an input that comes twice, or is one of the module's own tensors, is so in every
     call: to the function it is one tensor, two others without. CaptureError says why a callable cannot be captured.
     """
     check_function(function)
@@ -63,9 +60,7 @@ def capture_forward(
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     recorder = Recorder()
     with module.left_alone(function, *own_classes(inputs)) as recorder.caches:
-        captured = _capture(
-            call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic, repeated=repeated
-        )  # fmt: skip
+        captured = _capture(call, groups, inputs, recorder, settings=None, split=True, repeated=repeated)
     check_constants(captured.program, captured.held, captured.written, module.reached)
     return captured
 
@@ -78,13 +73,12 @@ def capture_graph(
     *,
     weights: Sequence[Tensor] | None = None,
     phase: Phase = "forward",
-    dynamic: Dynamic | None = None,
 ) -> CapturedGraph:
     """Capture a graph of operators below autograd that has no state, such as AOTAutograd's: all it reads are `inputs`.
 
     It must return a flat list or tuple. Of the inputs only the shapes are kept, so `bind` needs arguments. With
-    `weights`, `graph(weights, *inputs)` is captured, and the captured graph holds weights and inputs. `dynamic` is as
-    that of `capture_forward`. CaptureError says why the graph cannot be captured, as where it writes to an input.
+    `weights`, `graph(weights, *inputs)` is captured, and the captured graph holds weights and inputs. CaptureError
+    says why the graph cannot be captured, as where it writes to an input.
     """
     recorder = Recorder(fixed_offsets=True)  # of views that AOTAutograd makes of memory which inputs share
     recorder.phase = phase
@@ -95,13 +89,13 @@ def capture_graph(
 
     examples = tuple(value.detach() if isinstance(value, Tensor) else value for value in inputs)
     group = {f"weight {i}": weight for i, weight in enumerate(weights or ())}
-    captured = _capture(call, {"parameter": group}, examples, recorder, settings=None, split=True, dynamic=dynamic)
+    captured = _capture(call, {"parameter": group}, examples, recorder, settings=None, split=True)
     if captured.written:
         raise CaptureError("cannot capture: a graph writes to an input of its own")
     shapes = tuple(value.to("meta") for value in captured.arguments)
     return CapturedGraph(
         captured.graph, captured.program, captured.held, shapes if weights is None else captured.arguments,
-        sizes=captured.sizes, apart=captured.apart, weights=len(group),
+        apart=captured.apart, weights=len(group),
     )  # fmt: skip
 
 
@@ -114,12 +108,11 @@ def capture_training(
     *,
     gradients: bool = False,
     split: bool = True,
-    dynamic: Dynamic | None = None,
 ) -> Captured:
     """Capture one step: `loss(model(*inputs), target)`, its gradients and the optimizer's update.
 
     A run returns {"loss": ..., "outputs": the model's}, with `gradients` also {"gradients": by parameter name}. The
-    rest is as `capture_step` says; leaves are counted from the inputs' first to the target's last.
+    rest is as `capture_step` says.
     """
 
     def objective(model: nn.Module, inputs: tuple[Any, ...], target: Any) -> tuple[dict[str, Any], Tensor]:
@@ -128,9 +121,7 @@ def capture_training(
         return {"loss": value, "outputs": outputs}, value
 
     data = tuple(inputs), target
-    return capture_step(
-        model, objective, optimizer, data, functions=(loss,), gradients=gradients, split=split, dynamic=dynamic
-    )
+    return capture_step(model, objective, optimizer, data, functions=(loss,), gradients=gradients, split=split)
 
 
 @told_apart
@@ -144,7 +135,6 @@ def capture_step(
     functions: Sequence[Callable[..., Any]] = (),
     gradients: bool = False,
     split: bool = True,
-    dynamic: Dynamic | None = None,
     repeated: bool = False,
     most_norm: float | None = None,
 ) -> Captured:
@@ -154,8 +144,8 @@ def capture_step(
     gradient and are not the optimizer's: of all with `NoUpdate`. `functions` are those that `objective` calls.
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
     With `most_norm` gradients are clipped before the update, as `torch.nn.utils.clip_grad_norm_` does it for all of the
-    model's. `split` divides an operator that computes several gradients into one op for each. `dynamic` and `repeated`
-    are as those of `capture_forward`; leaves are counted in `data`. CaptureError says why a step cannot be captured;
+    model's. `split` divides an operator that computes several gradients into one op for each. `repeated` is as that
+    of `capture_forward`. CaptureError says why a step cannot be captured;
     OptimizerRefused, which is one, that it is for the optimizer.
     """
     check_supported(model)
@@ -165,7 +155,7 @@ def capture_step(
     step = TrainingStep(model, objective, optimizer, recorder, gradients=gradients, most_norm=most_norm)
     with step.module.left_alone(model, *functions, *own_classes(data)) as recorder.caches:
         captured = _capture(
-            step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic, repeated=repeated
+            step, step.groups, data, recorder, settings=step.settings, split=split, repeated=repeated
         )  # fmt: skip
         captured = replace(captured, others=step.others)
     constants = (
@@ -185,13 +175,11 @@ def _capture(
     *,
     settings: SettingInputs | None,
     split: bool,
-    dynamic: Dynamic | None = None,
     repeated: bool = False,
 ) -> Captured:
     first = sum(map(len, groups.values()))
-    shifted = {first + leaf: dims for leaf, dims in (dynamic or {}).items()}
     given_groups = [list(group.values()) for group in groups.values()]
-    recording = recorder.record(function, [*given_groups, arguments], dynamic=shifted, own=first, repeated=repeated)
+    recording = recorder.record(function, [*given_groups, arguments], own=first, repeated=repeated)
     inputs = [Input(role, name) for role, group in groups.items() for name in group]  # type: ignore[arg-type]
     held: dict[int, Any] = dict(enumerate(tensor for group in groups.values() for tensor in group.values()))
     leaves, paths = pytree.tree_leaves(arguments), []
@@ -201,17 +189,15 @@ def _capture(
         is_tensor = isinstance(leaf, Tensor)
         paths.append(Input("input", f"argument {i}") if is_tensor else Input("constant", f"{FIXED_ARGUMENT}{i}"))
     given = [*(tensor for group in groups.values() for tensor in group.values()), *leaves]
-    lowered = lower(recording, [*inputs, *paths], given, split=split, static=not dynamic)
+    lowered = lower(recording, [*inputs, *paths], given, split=split)
     if not lowered.program.nodes:
         raise CaptureError("cannot capture: nothing is computed")
     check_kernels(lowered.program.nodes, lowered.graph.ops)
     held.update(lowered.constants)
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
     return_freed_memory()
-    symbols = recorder.symbols
-    sizes = None if symbols is None else symbols.sizes(lowered.sizes, first=first, leaves=leaves)
     captured = Captured(
-        lowered.graph, lowered.program, held, tensors, settings, sizes=sizes, reads=recorder.reads, apart=lowered.apart
+        lowered.graph, lowered.program, held, tensors, settings, reads=recorder.reads, apart=lowered.apart
     )  # fmt: skip
     if captured.reads is not None and captured.reads.of_any(captured.held.get(slot) for slot in captured.written):
         raise CaptureError("cannot capture: a number is read out of a tensor that each call writes to")

@@ -8,7 +8,7 @@ or of each other become views once more (`ResultView`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from threadcast.capture.graph.dependencies import is_random, lies_in, may_raise,
 from threadcast.capture.graph.numbers import NumberReads
 from threadcast.capture.graph.optimizers import SettingInputs
 from threadcast.capture.graph.program import Program
-from threadcast.capture.graph.values import ArgumentSizes, Ref, find_refs
+from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 
@@ -88,8 +88,6 @@ class Captured:
     """The optimizer's numbers, such as the learning rate, which `bind` reads anew; None for a forward pass."""
     others: Mapping[str, Tensor] = field(default_factory=dict)
     """Parameters, by name, that require a gradient and are not the optimizer's: `finish` adds to their `.grad`."""
-    sizes: ArgumentSizes | None = None
-    """How the inputs of role "size" follow from the arguments; None where the graph is right for the example's only."""
     reads: NumberReads | None = None
     """The numbers that calls must read out of tensors for the graph to be right; None where it is right for all."""
     weakly: bool = False
@@ -111,8 +109,8 @@ class Captured:
     """Those of `written` that a run may have written to when an operator raises because of values."""
     _held: list[Any] = field(init=False)
     """By slot, what `held` has; None for what the caller gives. Empty where `held` keeps nothing alive."""
-    _given: tuple[tuple[int, bool], ...] = field(init=False)
-    """Slots of what the caller gives, in their order, each with whether that is a size."""
+    _given: tuple[int, ...] = field(init=False)
+    """Slots of what the caller gives, in their order."""
     _fixed: tuple[int, ...] = field(init=False)
     """Slots of arguments that are not tensors, and that must have the example's values."""
     _views: tuple[ResultView, ...] = field(init=False)
@@ -132,11 +130,9 @@ class Captured:
         object.__setattr__(self, "early", tuple(slot for slot in self.written if memory[slot] in written))
         slots = () if self.weakly else range(len(inputs))
         object.__setattr__(self, "_held", [self.held.get(slot) for slot in slots])
-        given = tuple((slot, one.role == "size") for slot, one in enumerate(inputs) if one.role in ("input", "size"))
-        object.__setattr__(self, "_given", given)
-        varying = {} if self.sizes is None else self.sizes.dims
-        fixed = ((slot, _fixed_number(one.name)) for slot, one in enumerate(inputs))
-        object.__setattr__(self, "_fixed", tuple(slot for slot, at in fixed if at is not None and at not in varying))
+        object.__setattr__(self, "_given", tuple(slot for slot, one in enumerate(inputs) if one.role == "input"))
+        fixed = tuple(slot for slot, one in enumerate(inputs) if one.name.startswith(FIXED_ARGUMENT))
+        object.__setattr__(self, "_fixed", fixed)
         object.__setattr__(self, "_views", tuple(views_among(self.program)))
         object.__setattr__(self, "_fresh", _in_own_memory(self.program) if self.others else frozenset())
 
@@ -152,12 +148,11 @@ class Captured:
         given = self._checked(arguments) if arguments else self.arguments
         if self.reads is not None and not self.reads.hold(given):
             raise CaptureError("the graph was captured for other numbers in tensors; capture it again for these")
-        tensors, sizes = iter(given), iter(self._sizes_of(arguments))
         if self.settings is not None:
             self.settings.begin_step()
         inputs = self._held.copy()
-        for slot, of_size in self._given:
-            inputs[slot] = next(sizes) if of_size else next(tensors)
+        for slot, tensor in zip(self._given, given, strict=True):
+            inputs[slot] = tensor
         increment_version([inputs[slot] for slot in self.written])
         return inputs
 
@@ -165,8 +160,7 @@ class Captured:
         """Those of a run's arguments that are in the slots `early`."""
         if not any(self.program.inputs[slot].role == "input" for slot in self.early):
             return []
-        slots = (slot for slot, of_size in self._given if not of_size)
-        given = dict(zip(slots, self._checked(arguments), strict=True))
+        given = dict(zip(self._given, self._checked(arguments), strict=True))
         return [given[slot] for slot in self.early if slot in given]
 
     def finish(self, result: Any, inputs: Sequence[Any] = ()) -> Any:
@@ -206,40 +200,22 @@ class Captured:
         inputs = self.bind(*arguments)
         return self.finish(self.program.run(inputs, order=order, threads=threads), inputs)
 
-    def _sizes_of(self, arguments: tuple[Any, ...]) -> Sequence[int]:
-        """The values of the inputs of role "size"; CaptureError where the graph is not right for these sizes."""
-        if self.sizes is None:
-            return ()
-        if not arguments:
-            return self.sizes.values(*self.sizes.example)
-        sizes = self.sizes.of(pytree.tree_leaves(arguments))
-        if not self.sizes.fits(*sizes):
-            raise CaptureError(f"the graph is not right for sizes {sizes}; capture it again for these")
-        return self.sizes.values(*sizes)
-
     def _checked(self, arguments: tuple[Any, ...]) -> list[Tensor]:
         leaves = pytree.tree_leaves(arguments)
         tensors = [value for value in leaves if isinstance(value, Tensor)]
-        varying = {} if self.sizes is None else self.sizes.dims
-        others = [value for i, value in enumerate(leaves) if not isinstance(value, Tensor) and i not in varying]
+        others = [value for value in leaves if not isinstance(value, Tensor)]
         captured = [self.held[slot] for slot in self._fixed]
         if len(tensors) != len(self.arguments):
             raise CaptureError(f"{len(tensors)} tensors given, the graph takes {len(self.arguments)}")
         if list(map(repr, others)) != list(map(repr, captured)):  # 1 is not 1.0 or True, nor 0.0 -0.0
             raise CaptureError(f"the graph was captured for the arguments {captured}, not {others}; capture it again")
-        numbers = (i for i, value in enumerate(leaves) if isinstance(value, Tensor))
-        for i, number, given, example in zip(range(len(tensors)), numbers, tensors, self.arguments, strict=True):
-            if given.dtype != example.dtype or not _same_shape(given, example, varying.get(number, ())):
+        for i, (given, example) in enumerate(zip(tensors, self.arguments, strict=True)):
+            if given.dtype != example.dtype or given.shape != example.shape:
                 raise CaptureError(
                     f"tensor {i} is {given.dtype} of shape {tuple(given.shape)}, the graph was captured for "
                     f"{example.dtype} of shape {tuple(example.shape)}; capture it again for this one"
                 )
         return tensors
-
-
-def _fixed_number(name: str) -> int | None:
-    """The number of the argument of which an input has the fixed value; None for other inputs."""
-    return int(name.removeprefix(FIXED_ARGUMENT)) if name.startswith(FIXED_ARGUMENT) else None
 
 
 def _in_own_memory(program: Program) -> frozenset[str]:
@@ -260,16 +236,6 @@ def _fills_memory_as(gradient: Tensor, parameter: Tensor) -> bool:
     return whole and gradient.stride() == parameter.stride() and gradient.dtype == parameter.dtype
 
 
-def _same_shape(given: Tensor, example: Tensor, varying: Collection[int | None]) -> bool:
-    """Whether two tensors have the same shape but for the dimensions of `varying`, in which both are contiguous."""
-    if not varying:
-        return given.shape == example.shape
-    sides = enumerate(zip(given.shape, example.shape, strict=True)) if given.dim() == example.dim() else ()
-    return given.dim() == example.dim() and given.is_contiguous() and all(
-        one == other or dim in varying for dim, (one, other) in sides
-    )  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class CapturedGraph(Captured):
     """A captured graph that reads its arguments and weights alone, as `capture_graph` returns it."""
@@ -282,19 +248,14 @@ class CapturedGraph(Captured):
 
         The caller has checked that: looking at each of some hundred weights once more takes longer than a small graph.
         """
-        slots, sizes = range(len(self.program.inputs)), iter(self._sizes_of(arguments))
-        others = [
-            next(sizes) if self.program.inputs[slot].role == "size" else self.held[slot]
-            for slot in slots[self.weights + len(arguments) :]
-        ]
+        slots = range(len(self.program.inputs))
+        others = [self.held[slot] for slot in slots[self.weights + len(arguments) :]]
         return [*[self.held[slot] for slot in slots[: self.weights]], *arguments, *others]
 
     def constants(self, arguments: int) -> list[Any] | None:
-        """What a run takes after so many arguments; None where it takes weights before them, or sizes."""
+        """What a run takes after so many arguments; None where it takes weights before them."""
         slots = range(arguments, len(self.program.inputs))
-        if self.weights or any(self.program.inputs[slot].role == "size" for slot in slots):
-            return None
-        return [self.held[slot] for slot in slots]
+        return None if self.weights else [self.held[slot] for slot in slots]
 
     def finish(self, result: Any, inputs: Sequence[Any] = ()) -> Any:
         """Return the results as a list, each that is a tensor of its own in the graph as one: autograd marks them."""

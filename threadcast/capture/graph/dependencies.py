@@ -198,7 +198,7 @@ def memories(nodes: Sequence[Node], inputs: Sequence[Input], *, undeclared: bool
     `undeclared`: those of custom operators may share what `may_be_returned` says.
     """
     n_inputs = len(inputs)
-    numbers = {slot for slot, entry in enumerate(inputs) if entry.role in ("size", "setting")}
+    numbers = {slot for slot, entry in enumerate(inputs) if entry.role == "setting"}
     memory = list(range(n_inputs + len(nodes)))
     for slot, entry in enumerate(inputs):
         if entry.shares is not None:

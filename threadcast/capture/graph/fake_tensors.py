@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,13 +13,10 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from threadcast.capture.graph.program import Recording
-from threadcast.capture.graph.values import Dynamic, Ref
+from threadcast.capture.graph.values import Ref
 from threadcast.core.errors import CaptureError, InvalidInput
 from threadcast.core.tensor import TensorSpec
 from threadcast.threads.garbage import without_garbage_collection
-
-if TYPE_CHECKING:
-    from threadcast.capture.graph.symbols import Symbols
 
 
 def load_fake_tensors() -> None:
@@ -45,16 +42,12 @@ def start_autograd() -> None:
 class FakeTensors:
     """The fake tensors of one recording, with the `Ref` of each. Adds specs and constants to `recording`.
 
-    Fake tensors are made in `mode`, which has to be active while the callable runs. The sizes of `dynamic` are symbols.
+    Fake tensors are made in `mode`, which has to be active while the callable runs.
     """
 
-    def __init__(self, recording: Recording, dynamic: Dynamic | None = None) -> None:
-        self.symbols = _symbols(dynamic) if dynamic else None
+    def __init__(self, recording: Recording) -> None:
         with functorch_config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
-            self.mode = FakeTensorMode(
-                allow_non_fake_inputs=True, static_shapes=self.symbols is None,
-                shape_env=None if self.symbols is None else self.symbols.shape_env,
-            )  # fmt: skip
+            self.mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
         if self.mode.avoid_device_init:
             start_autograd()
         self._recording = recording
@@ -77,14 +70,10 @@ class FakeTensors:
     def argument(self, leaf: Any, before: Tensor | None = None) -> Any:
         """What stands for an argument of the callable, in the next slot: a fake for a tensor, else the leaf itself.
 
-        For an integer that varies it is a symbol; for a tensor that has a fake in an earlier slot, that one (`before`).
+        For a tensor that has a fake in an earlier slot it is that one (`before`).
         """
-        value: Any
-        if before is not None:
-            value = before
-        elif self.symbols is not None and self._slots in self.symbols.dynamic:
-            value = self.symbols.fake(self.mode, self._slots, leaf)
-        else:
+        value: Any = before
+        if before is None:
             value = self._fake(leaf) if isinstance(leaf, Tensor) else leaf
         self.define(value, ref := Ref(self.new_slot()))
         if isinstance(value, Tensor):
@@ -96,12 +85,12 @@ class FakeTensors:
     def define(self, value: Any, ref: Ref, name: str = "a tensor") -> TensorSpec | None:
         """Remember that `ref` refers to `value`, and return the spec of `value`; None for what is not a tensor.
 
-        CaptureError, which calls the tensor `name`, where it is sparse or its shape depends on tensor values.
+        CaptureError, which calls the tensor `name`, where it is sparse.
         """
         if not isinstance(value, Tensor):
             return None
         if ref not in self._recording.specs:
-            self._recording.specs[ref] = _spec(value, name, self.symbols)
+            self._recording.specs[ref] = _spec(value, name)
         self._refs[id(value)] = ref
         self._alive.append(value)
         self._storages[id(value)] = value.untyped_storage()._cdata
@@ -210,12 +199,6 @@ class FakeTensors:
         return ref
 
 
-def _symbols(dynamic: Dynamic) -> Symbols:
-    from threadcast.capture.graph.symbols import Symbols
-
-    return Symbols(dynamic)
-
-
 def _mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
     """`value` with `change` applied to each tensor in nested lists (or tuples, which become lists) and dictionaries."""
     if isinstance(value, Tensor):
@@ -227,16 +210,11 @@ def _mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
     return value
 
 
-def _spec(value: Tensor, name: str, symbols: Symbols | None) -> TensorSpec:
-    """Shape, type and strides of a tensor as it is now, for the example's sizes."""
+def _spec(value: Tensor, name: str) -> TensorSpec:
+    """Shape, type and strides of a tensor as it is now."""
     if value.layout is not torch.strided:
         raise CaptureError(f"cannot capture: {name} is sparse")
-    shape, strides = tuple(value.shape), tuple(value.stride())
-    if any(isinstance(side, torch.SymInt) for side in (*shape, *strides)):
-        if symbols is None:
-            raise CaptureError(f"cannot capture: the shape of {name} depends on tensor values (masks, nonzero, unique)")
-        shape, strides = (tuple(map(int, symbols.plain(sides))) for sides in (shape, strides))
     try:
-        return TensorSpec(shape, str(value.dtype).removeprefix("torch."), strides)
+        return TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."), value.stride())
     except InvalidInput as error:
         raise CaptureError(f"cannot capture {name}: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,13 +13,10 @@ from torch._ops import OpOverload
 from threadcast.capture.graph.dependencies import edges, lies_in, may_draw, may_raise, returns_written, writes
 from threadcast.capture.graph.program import Input, Node, Phase, Program, Recorded, Recording, Result
 from threadcast.capture.graph.rewriting import PREVIOUS, Part, Simplifier, by_shape_alone, split_call
-from threadcast.capture.graph.values import Ref, Size, encode, find, find_refs, map_refs
+from threadcast.capture.graph.values import Ref, encode, find_refs, map_refs
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
-
-if TYPE_CHECKING:
-    import sympy
 
 aten = torch.ops.aten
 
@@ -49,15 +46,13 @@ KINDS = {
 class Lowered:
     """A graph and its program; `constants` are the tensors in the callable's closure, by input slot.
 
-    `sizes` are the expressions of the program's last inputs, which have role "size". `apart` are the positions of
-    outputs to be detached from what they are in a run (`_apart`).
+    `apart` are the positions of outputs to be detached from what they are in a run (`_apart`).
     """
 
     graph: OpGraph
     program: Program
     constants: Mapping[int, Tensor]
     apart: tuple[int, ...]
-    sizes: tuple[sympy.Expr, ...] = ()
 
 
 @dataclass(slots=True)
@@ -70,25 +65,21 @@ class _Call:
     result: Result
 
 
-def lower(
-    recording: Recording, inputs: Sequence[Input], values: Sequence[Any], *, split: bool, static: bool = True
-) -> Lowered:
+def lower(recording: Recording, inputs: Sequence[Input], values: Sequence[Any], *, split: bool) -> Lowered:
     """Turn recorded calls into an op graph and its program.
 
     `inputs` name the arguments in order, `values` are the objects that they represent. `split` divides an operator that
-    computes several gradients into one op for each. `static`: all sizes are those of the recording.
+    computes several gradients into one op for each.
     """
-    builder = _Builder(recording, inputs, values, split, static)
+    builder = _Builder(recording, inputs, values, split)
     for call in recording.calls:
         builder.add(call)
     return builder.finish(recording)
 
 
 class _Builder:
-    def __init__(
-        self, recording: Recording, inputs: Sequence[Input], given: Sequence[Any], split: bool, static: bool
-    ) -> None:
-        self.split, self.static = split, static
+    def __init__(self, recording: Recording, inputs: Sequence[Input], given: Sequence[Any], split: bool) -> None:
+        self.split = split
         names = [*inputs, *(Input("constant", f"constant {i}") for i in range(len(recording.constants)))]
         self.constants = dict(enumerate(recording.constants.values(), len(inputs)))
         self.inputs = _sharing(names, [*given, *self.constants.values()])
@@ -107,7 +98,7 @@ class _Builder:
         """Add a call, or the parts of a split one."""
         args, kwargs = map_refs(self._meant, call.args), map_refs(self._meant, call.kwargs)
         parts = split_call(call.target, args, kwargs, self._first(args)) if self.split else []
-        if not parts and self.static and self._add_alone(call, args, kwargs):
+        if not parts and self._add_alone(call, args, kwargs):
             return
         if not parts:
             slot = self._append(_Call(call.name, Part(call.target, args, kwargs), call.phase, call.result))
@@ -163,29 +154,23 @@ class _Builder:
             call.part = part
         nodes = [Node(c.part.target, c.part.args, c.part.kwargs, c.phase) for c in self.calls]
         keep = _needed(nodes, self.n_inputs, simpler.outputs)
-        sizes = list(
-            dict.fromkeys(size.expression for i in keep for size in find(Size, (nodes[i].args, nodes[i].kwargs)))
-        )
-        size_slots = {size: self.n_inputs + i for i, size in enumerate(sizes)}
-        inputs = [*self.inputs, *(Input("size", str(size)) for size in sizes)]
         slots = {slot: slot for slot in range(self.n_inputs)}
-        slots.update({self.n_inputs + old: len(inputs) + new for new, old in enumerate(keep)})
+        slots.update({self.n_inputs + old: self.n_inputs + new for new, old in enumerate(keep)})
 
         def renumber(ref: Ref) -> Ref:
             return Ref(slots[ref.slot], ref.item)
 
-        def final(template: Any) -> Any:
-            renumbered = map_refs(renumber, template)
-            return _with_size_refs(renumbered, size_slots) if sizes else renumbered
-
-        renumbered = tuple(Node(n.target, final(n.args), final(n.kwargs), n.phase) for n in (nodes[i] for i in keep))
+        renumbered = tuple(
+            Node(n.target, map_refs(renumber, n.args), map_refs(renumber, n.kwargs), n.phase)
+            for n in (nodes[i] for i in keep)
+        )
         distinct: dict[str, Op] = {}
         ops = tuple(distinct.setdefault(op.key, op) for op in (self._op(self.calls[i]) for i in keep))
         outputs = tuple(map_refs(renumber, simpler.outputs))
-        program = Program(tuple(inputs), renumbered, outputs, recording.structure)
-        graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, inputs))
+        program = Program(tuple(self.inputs), renumbered, outputs, recording.structure)
+        graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.inputs))
         apart = _apart(program, recording, self.given)
-        return Lowered(graph, program, self.constants, apart, tuple(sizes))
+        return Lowered(graph, program, self.constants, apart)
 
     def _op(self, call: _Call) -> Op:
         refs = list(dict.fromkeys(find_refs((call.part.args, call.part.kwargs))))
@@ -233,17 +218,6 @@ def _written_to(program: Program, ref: Ref) -> Ref:
             break
         ref = before
     return ref
-
-
-def _with_size_refs(template: Any, slots: Mapping[sympy.Expr, int]) -> Any:
-    """`template` with a `Ref` in place of each `Size`."""
-    if isinstance(template, Size):
-        return Ref(slots[template.expression])
-    if isinstance(template, list) or type(template) is tuple:
-        return type(template)(_with_size_refs(part, slots) for part in template)
-    if isinstance(template, dict):
-        return {key: _with_size_refs(part, slots) for key, part in template.items()}
-    return template
 
 
 def _sharing(inputs: Sequence[Input], values: Sequence[Any]) -> list[Input]:

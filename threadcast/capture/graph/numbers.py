@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.graph.dependencies import is_random, may_be_returned, may_be_written
 from threadcast.capture.graph.program import Node, Recorded, Recording, below_autograd
-from threadcast.capture.graph.values import AsNumber, Ref, Size, find, map_refs
+from threadcast.capture.graph.values import AsNumber, Ref, find, map_refs
 from threadcast.core.errors import CaptureError
 
 
@@ -266,7 +266,7 @@ class ReadRecorder:
 
     def _may_be_called(self, call: Recorded, node: Node) -> bool:
         """Whether the call may be made once more before a step: it is quick, and each time the same."""
-        varies = any(True for kind in (AsNumber, Size) for _ in find(kind, (node.args, node.kwargs)))
+        varies = any(True for _ in find(AsNumber, (node.args, node.kwargs)))
         if call.target.namespace != "aten" or is_random(node) or varies:
             return False
         results = call.result if isinstance(call.result, list) else [call.result]

@@ -25,15 +25,13 @@ from threadcast.threads.openmp import torch_threads
 
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
-Role = Literal["parameter", "buffer", "state", "setting", "input", "constant", "size"]
+Role = Literal["parameter", "buffer", "state", "setting", "input", "constant"]
 Phase = Literal["forward", "backward", "update"]
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
     """One value that a run is given. Role "state" is a state tensor of the optimizer, "setting" one of its numbers.
-
-    Role "size" is an integer that follows from the sizes of the arguments.
 
     `shares` is the slot of an earlier input whose memory this one shares, None where there is none.
     """

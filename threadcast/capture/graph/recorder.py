@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,16 +30,13 @@ from threadcast.capture.graph.fake_results import OneHots, counted_result, ctc_r
 from threadcast.capture.graph.fake_tensors import FakeTensors
 from threadcast.capture.graph.numbers import READS, NumberReads, Numbers, ReadRecorder
 from threadcast.capture.graph.program import PLAIN, TRANSPARENT, Phase, Recorded, Recording, Result
-from threadcast.capture.graph.values import Dynamic, Ref
+from threadcast.capture.graph.values import Ref
 from threadcast.capture.guards.function_caches import CacheFilled, FunctionCaches
 from threadcast.capture.guards.past_operators import arguments_left_alone, refused_reads
 from threadcast.capture.guards.printing import Said, not_shown
 from threadcast.capture.guards.random_state import RandomStateWatch
 from threadcast.capture.guards.unsupported import check_operator, has_cached_weights
 from threadcast.core.errors import CaptureError
-
-if TYPE_CHECKING:
-    from threadcast.capture.graph.symbols import Symbols
 
 aten = torch.ops.aten
 
@@ -59,7 +56,7 @@ _QUERIES: dict[OpOverload, Callable[..., Any]] = {
     aten.sym_stride.int: lambda tensor, dim: tensor.stride(dim), aten.dim.default: Tensor.dim,
     aten.stride.int: lambda tensor, dim: tensor.stride(dim), aten.sym_storage_offset.default: Tensor.storage_offset,
 }  # fmt: skip
-"""Operators that only tell the sizes of a tensor; they come where sizes are symbols."""
+"""Operators that only tell the sizes of a tensor; graphs of `torch.compile` for several sizes call them."""
 
 _EXCHANGE_MEMORY = {aten.set_.source_Storage, aten.set_.source_Tensor, aten.set_.source_Storage_storage_offset}
 """Operators that give a tensor other memory."""
@@ -126,27 +123,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The numbers that were read out of inputs, which the recording has built in; None where there are none."""
         return None if self._reads is None else self._reads.found()
 
-    @property
-    def symbols(self) -> Symbols | None:
-        """The symbols for sizes that vary; None where all are fixed."""
-        return self._fakes.symbols
-
     def record(
-        self, function: Callable[..., Any], arguments: Sequence[Any], *, dynamic: Dynamic | None = None, own: int = 0,
-        repeated: bool = False,
-    ) -> Recording:  # fmt: skip
+        self, function: Callable[..., Any], arguments: Sequence[Any], *, own: int = 0, repeated: bool = False
+    ) -> Recording:
         """Call `function(*arguments)` and return the operator calls made; each leaf of the arguments has a slot.
 
-        Sizes of leaves that may vary are `dynamic`; what follows from them is a `Size` in the calls' arguments. The
-        first `own` leaves are the graph's own, the others those of a call. With `repeated` one of the others that comes
-        twice, or is one of the own, is one tensor for the callable, which may ask whether it is. `reads` are the
+        The first `own` leaves are the graph's own, the others those of a call. With `repeated` one of the others that
+        comes twice, or is one of the own, is one tensor for the callable, which may ask whether it is. `reads` are the
         numbers that were read.
 
         CaptureError says why a callable cannot be recorded, also where the callable itself raised something else.
         """
         if has_cached_weights():
             raise CaptureError("cannot capture within torch.nn.utils.parametrize.cached(), which keeps tensors")
-        self._fakes = FakeTensors(self.recording, dynamic)
+        self._fakes = FakeTensors(self.recording)
         try:
             with not_shown() as said, ExitStack() as end:
                 # Autocast keeps no casts of weights meanwhile: they would outlive the fake tensors.
@@ -159,8 +149,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 refused = end.enter_context(refused_reads())
                 if not self._fixed_offsets:  # as those that `torch.compile` itself has captured have
                     end.enter_context(_nothing_compiled())
-                if (symbols := self._fakes.symbols) is not None:
-                    end.enter_context(symbols.fixed_in_texts())
                 rebuilt = pytree.tree_unflatten(given, structure)
                 with arguments_left_alone(rebuilt, own=own), self._fakes.mode, self:
                     outputs = function(*rebuilt)
@@ -210,8 +198,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known: dict[int, int] = {}
         for i, leaf in enumerate(leaves):
             again = known.get(id(leaf)) if i >= first else None
-            if again is not None and again >= first and self._fakes.symbols is not None:
-                self._fakes.symbols.repeat(i, again)
             given.append(self._fakes.argument(leaf, None if again is None else given[again]))
             if isinstance(leaf, Tensor):
                 known.setdefault(id(leaf), i)
@@ -270,8 +256,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         func = _VIEWS[func] if becomes_view else func
         in_order = self._numbers.put_in(tuple(self._fakes.with_refs(args)))
         by_name = self._numbers.put_in(self._fakes.with_refs(kwargs))
-        if (symbols := self._fakes.symbols) is not None:
-            in_order, by_name = symbols.plain(in_order), symbols.plain(by_name)
         slot = self._fakes.new_slot()
         if (hot := self._one_hots.ended_by(func, in_order, by_name, slot)) is not None:
             assert isinstance(result, Tensor)
@@ -291,13 +275,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What `func` returns for fake tensors; PyTorch's exception where its size may be another in the next call."""
         if (losses := ctc_result(func, args)) is not None:
             return losses
-        if self._fakes.symbols is None and (told := told_at_once(self._fakes.mode, func, args, kwargs)) is not None:
+        if (told := told_at_once(self._fakes.mode, func, args, kwargs)) is not None:
             return told
         try:
             result = (grouped_product if func is aten._grouped_mm.default else func)(*args, **kwargs)
             return pytree.tree_map_only(Tensor, _contiguous, result) if func in _CONTIGUOUS else result
         except DynamicOutputShapeException:
-            found = counted_result(func, args, kwargs, self._count) if self._fakes.symbols is None else None
+            found = counted_result(func, args, kwargs, self._count)
             if found is None:
                 raise
             return found
@@ -315,7 +299,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args)
         except DataDependentOutputException:
             number = None
-            if self._reads is not None and self._fakes.symbols is None:
+            if self._reads is not None:
                 number = self._reads.number(func, tuple(self._fakes.with_refs(args)))
             if number is None:
                 raise

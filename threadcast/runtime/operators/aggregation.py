@@ -39,7 +39,7 @@ def with_edge_sums(captured: Captured) -> Captured:
     Also where its sizes vary, and where the operators would not give PyTorch's results (with a warning). ExecutionError
     where there are sums and the native library cannot be had.
     """
-    if captured.sizes is not None or not any(node.target in ADDS for node in captured.program.nodes):
+    if not any(node.target in ADDS for node in captured.program.nodes):
         return captured
     sums = edge_sums(captured)
     return _rewritten(captured, sums) if sums and _add_as_pytorch() else captured

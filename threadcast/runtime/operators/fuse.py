@@ -31,8 +31,6 @@ _logger = logging.getLogger("threadcast")
 
 def loops_of(captured: Captured) -> list[Kernel]:
     """Return the loops that `fused` compiles first."""
-    if captured.sizes is not None:
-        return []
     clusters = Clusters.of(with_edge_sums(captured))
     return [kernel_of(clusters, group) for group in clusters.groups]
 
@@ -46,8 +44,6 @@ def fused(captured: Captured) -> Captured | None:
     a warning. The loops of the groups are compiled if they never were on this machine, which takes some seconds.
     ExecutionError where they cannot be compiled.
     """
-    if captured.sizes is not None:
-        return None
     refused: frozenset[int] = frozenset()
     summed = with_edge_sums(captured)
     ours = with_products(summed)

@@ -57,7 +57,7 @@ def with_products(captured: Captured) -> Captured:
     `captured` itself where it has none, where its sizes vary, and where our operators are not faster on this machine
     or would not give PyTorch's results up to rounding. The first call on a machine may compile the native engine.
     """
-    if captured.sizes is not None or not any(node.target in PRODUCTS for node in captured.program.nodes):
+    if not any(node.target in PRODUCTS for node in captured.program.nodes):
         return captured
     if not _in_full_precision():
         return captured

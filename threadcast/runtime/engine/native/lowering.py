@@ -84,12 +84,9 @@ def native_calls(program: Program, values: Values) -> list[tuple[str, str, list[
 
     Arguments are in the schema's order. An argument is one of: None for the schema's default; ("constant", object);
     ("value", number of a value); ("number", number of a value) for the Python number in a tensor of one element;
-    ("values", numbers of values) for a list, with -1 for None; ("size", number of a value) for a value that is an
-    integer; ("sizes", (integers, numbers of values)) for a list of integers, with -1 where it is not a value's.
-    ExecutionError for calls of anything but operators of
+    ("values", numbers of values) for a list, with -1 for None. ExecutionError for calls of anything but operators of
     torch's dispatcher.
     """
-    sizes = {slot for slot, entry in enumerate(program.inputs) if entry.role == "size"}
     calls = []
     for i, node in enumerate(program.nodes):
         if not isinstance(node.target, OpOverload):
@@ -102,7 +99,7 @@ def native_calls(program: Program, values: Values) -> list[tuple[str, str, list[
             for at, argument in enumerate(schema.arguments)
         ]
         result = values.of_slot(program.slot_of(i))
-        arguments = [_argument(value, values, sizes) for value in given]
+        arguments = [_argument(value, values) for value in given]
         calls.append((schema.name, schema.overload_name, arguments, result.start, len(result)))
     return calls
 
@@ -110,21 +107,16 @@ def native_calls(program: Program, values: Values) -> list[tuple[str, str, list[
 _ABSENT = object()
 
 
-def _argument(given: Any, values: Values, sizes: set[int]) -> tuple[str, Any] | None:
-    """The argument for the native engine; `sizes` are the slots of inputs that are integers."""
+def _argument(given: Any, values: Values) -> tuple[str, Any] | None:
+    """The argument for the native engine."""
     if given is _ABSENT:
         return None
     if isinstance(given, Ref):
-        return "size" if given.slot in sizes else "value", values.of_ref(given)
+        return "value", values.of_ref(given)
     if isinstance(given, AsNumber):
         return "number", values.of_ref(given.ref)
     if not any(True for _ in find_refs(given)):
         return "constant", given
-    if isinstance(given, list | tuple) and all(
-        (part.slot in sizes) if isinstance(part, Ref) else type(part) is int for part in given
-    ):
-        numbers = [values.of_ref(part) if isinstance(part, Ref) else -1 for part in given]
-        return "sizes", ([0 if isinstance(part, Ref) else part for part in given], numbers)
     if not isinstance(given, list | tuple) or not all(part is None or isinstance(part, Ref) for part in given):
         raise ExecutionError(f"the native engine cannot pass on the argument {given!r}")
     return "values", [-1 if part is None else values.of_ref(part) for part in given]
