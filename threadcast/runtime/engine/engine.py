@@ -212,7 +212,7 @@ def _seated(seats: Sequence[Seat], machine: Machine, cores: Sequence[Core]) -> l
 
 
 class _NativeSteps:
-    """The C++ engine and its threads, in an object of their own, so that the Python engine's finalizer can end them."""
+    """The C++ engine and its threads, in an object of their own, so that a finalizer can end them."""
 
     def __init__(self, native: ModuleType, make: Callable[[Any], Any]) -> None:
         self._process = os.getpid()
