@@ -119,3 +119,24 @@ def test_a_program_that_is_called_within_a_checkpoint_once_its_graphs_run_saves_
     for _ in range(2 * _SELDOM + 2):
         found = gradient(lambda x: checkpoint(compiled, x, use_reentrant=False))
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_written_input_that_shares_memory_with_another_is_written_as_in_eager(gradients: bool) -> None:
+    """AOTAutograd takes both for apart, as they were in the first call, and has no guard."""
+    layer = nn.Linear(8, 8)
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        y.add_(1)
+        found: Tensor = layer(x) + y
+        return found
+
+    compiled = torch.compile(program, backend=backend)
+    for number in range(2 * _SELDOM):
+        x = torch.randn(8, 8, generator=torch.Generator().manual_seed(number))
+        results = []
+        for call in (program, compiled):
+            given = x.clone()
+            with torch.set_grad_enabled(gradients):
+                results.append((call(given, given.view_as(given) if number % 2 else x.clone()), given))
+        torch.testing.assert_close(*results)

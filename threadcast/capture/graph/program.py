@@ -86,6 +86,11 @@ class Program:
         counts.update({ref.slot for ref in find_refs(self.outputs)})
         object.__setattr__(self, "uses", tuple(counts[slot] for slot in range(len(self.inputs) + len(self.nodes))))
 
+    @property
+    def grad(self) -> bool:
+        """Whether it runs with gradients enabled, as a training step does: kernels of LSTMs compute otherwise then."""
+        return any(node.phase != "forward" for node in self.nodes)
+
     def slot_of(self, node: int) -> int:
         """The slot that node number `node` fills."""
         return len(self.inputs) + node
@@ -116,7 +121,7 @@ class Program:
                 f"the order has {len(order)} entries; it must have each of {len(self.nodes)} nodes once"
             )
         slots, left = self.new_slots(inputs), list(self.uses)
-        with below_autograd():
+        with below_autograd(grad=self.grad):
             for index in order:
                 with torch_threads(threads[index]) if threads is not None else nullcontext():
                     slots[self.slot_of(index)] = self.nodes[index].call(slots)
@@ -128,9 +133,15 @@ class Program:
 
 
 @contextmanager
-def below_autograd() -> Iterator[None]:
-    """A context in which the calling thread's operators skip autograd and autocast: nothing is recorded or cast."""
-    with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+def below_autograd(*, grad: bool = False) -> Iterator[None]:
+    """A context in which the calling thread's operators skip autograd and autocast: nothing is recorded or cast.
+
+    `grad`: whether kernels that look at it find gradients enabled.
+    """
+    with (
+        torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST),
+        torch.set_grad_enabled(grad),
+    ):  # fmt: skip
         yield
 
 

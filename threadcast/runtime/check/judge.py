@@ -134,7 +134,7 @@ def judged_run(
     """
     program = captured.program
     slots, left = program.new_slots(inputs), list(program.uses)
-    with below_autograd():
+    with below_autograd(grad=program.grad):
         for index, node in enumerate(program.nodes):
             result = node.call(slots)
             for item, name, member in compared.get(index, ()):

@@ -45,15 +45,19 @@ class CompiledCall:
 
     What was `found` before for the same program runs from the first call on; `keep` is told what is found now
     (`WholeCalls`).
+    Calls in which an input that the graphs write to (`written`, positions) shares memory with another input run by
+    `eager`: AOTAutograd divides a program as if they lay apart, and no guard of its says that they do.
     May be called from several threads.
     """
 
     def __init__(
         self, eager: Callable[..., Any], graphs: Callable[..., Any], parts: Sequence[GraphCalls], *,
         budget: Budget | None = None, clock: Callable[[], float] = time.perf_counter, title: str = "a program",
+        written: tuple[int, ...] = (),
         found: FasterGraphs | None = None, keep: Callable[[FasterGraphs | None], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
+        self._written = written
         told = partial(_logger.info, "%s: %s", title)
         known = Graphs(graphs, parts)
         self._whole = WholeCalls(known, Budget() if budget is None else budget, told=told, found=found, keep=keep)
@@ -75,6 +79,8 @@ class CompiledCall:
 
     def __call__(self, *arguments: Any) -> Any:
         runs = self._runs
+        if self._written and _share_memory(arguments, self._written):
+            return self._eager(*arguments)
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
             return self._eager(*arguments)  # each of its gradients is looked at
         if not self._for_good and torch.is_grad_enabled() and saves_by_hooks():
@@ -223,6 +229,16 @@ class _Sample:
     def _backward_ends(self) -> None:
         assert self._backward_s is not None
         self._call.backward_ended(self, self._call._clock() - self._backward_s)
+
+
+def _share_memory(arguments: tuple[Any, ...], written: tuple[int, ...]) -> bool:
+    """Whether one of the arguments at these positions lies in the memory of another argument."""
+    memory = [one.untyped_storage()._cdata if _is_strided(one) else None for one in arguments]
+    return any(memory[at] is not None and memory.count(memory[at]) > 1 for at in written)
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:

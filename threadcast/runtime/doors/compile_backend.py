@@ -78,6 +78,8 @@ class _Parts(list[GraphCalls]):
         super().__init__()
         self.budget = budget
         self.results: PlainResults | None = None
+        self.written: tuple[int, ...] = ()
+        """Which of the program's inputs its graphs write to, but for parameters and buffers."""
 
 
 def compiled_graphs() -> list[GraphCalls]:
@@ -151,8 +153,8 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     results = parts.results if options.short_way and not unused else None
     passes = found if results is None else ShortWay(found, parts, results)
     call = CompiledCall(
-        as_traced(graph), passes, parts, budget=parts.budget, title=f"program {next(_programs_made)}",
-        found=None if text is None else plans.program(text),
+        as_traced(graph), passes, parts, budget=parts.budget, written=parts.written,
+        title=f"program {next(_programs_made)}", found=None if text is None else plans.program(text),
         keep=(lambda _: None) if text is None else partial(plans.note_program, text),
     )  # fmt: skip
     for one in unused:
@@ -232,6 +234,8 @@ def _compiled(
     """Return what runs a graph of operators below autograd, and add it to `parts`."""
     if not any(node.op == "call_function" for node in graph.graph.nodes):
         return make_boxed_func(forward_of(graph))
+    if role != "backward":
+        parts.written = _written_inputs()
     if role == "inference":
         check_operators(graph)
         _note_weights(graph)
@@ -301,6 +305,15 @@ def _note_that_nothing_is_overwritten() -> None:
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         context.fw_metadata.bw_donated_idxs = []
+
+
+def _written_inputs() -> tuple[int, ...]:
+    """The inputs of a program that AOTAutograd has found written to, but for parameters and buffers."""
+    context = TracingContext.try_get()
+    if context is None or (metadata := context.fw_metadata) is None:
+        return ()
+    static = set(metadata.static_input_indices)
+    return tuple(i for i in metadata.mutated_inp_runtime_indices if i not in static)
 
 
 def _plain_results() -> PlainResults | None:

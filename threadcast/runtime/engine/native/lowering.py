@@ -76,6 +76,7 @@ def native_program(native: ModuleType, captured: Captured, values: Values) -> An
         calls=native_calls(program, values), values=values.first[-1],
         successors=[list(after) for after in captured.graph.successors],
         touches=[[value for value in touched if value not in returned] for touched in values.touches(program)],
+        grad=program.grad,
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 // The engine's interface for Python.
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
 #include <cxxabi.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
@@ -65,8 +66,9 @@ Argument argument_of(const c10::FunctionSchema& schema, size_t position, const p
 }
 
 std::shared_ptr<Program> make_program(const py::list& calls, size_t values, std::vector<std::vector<int>> successors,
-                                      std::vector<std::vector<int>> touches) {
+                                      std::vector<std::vector<int>> touches, bool grad) {
   auto program = std::make_shared<Program>();
+  program->grad = grad;
   program->values = values;
   program->successors = std::move(successors);
   program->touches = std::move(touches);
@@ -126,6 +128,7 @@ void loop(const Program& program, const py::list& inputs) {
   values.resize(program.values);
   Unlocked unlocked;
   at::AutoDispatchBelowAutograd below_autograd;
+  const c10::AutoGradMode grad(program.grad);
   std::vector<c10::IValue> stack;
   for (const Call& call : program.calls) call.run(values, stack);
 }
@@ -237,7 +240,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("holds", &Unwritten::holds);
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
       .def(py::init(&make_program), py::kw_only(), py::arg("calls"), py::arg("values"), py::arg("successors"),
-           py::arg("touches"))
+           py::arg("touches"), py::arg("grad"))
       .def("run", torch::wrap_pybind_function(loop));
   py::class_<Lanes, std::shared_ptr<Lanes>>(module, "Lanes")
       .def(py::init([](double spin_s) { return std::make_shared<Lanes>(nanoseconds_of(spin_s)); }))

@@ -1,6 +1,7 @@
 #include "step.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -69,6 +70,7 @@ Stepper::Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> 
     parkers_.push_back(&threads_.back()->parker());
     jobs_.emplace_back([this, lane] {
       const std::shared_ptr<Caller> caller = caller_;
+      const c10::AutoGradMode grad(program_->grad);
       mode_.set();
       play(lane);
       caller->finished_one();  // from here on this object may be gone
@@ -132,6 +134,7 @@ bool Stepper::go(std::vector<Ran>* ran) {
   {
     Pinned pinned(first_cpu_);  // may throw: before any lane has begun
     Enlisted enlisted;
+    const c10::AutoGradMode grad(program_->grad);
     mode_ = FloatMode();
     caller_->expect(static_cast<int>(jobs_.size()));
     for (size_t i = 0; i < jobs_.size(); ++i) threads_[i]->give(&jobs_[i]);

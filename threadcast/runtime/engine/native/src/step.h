@@ -22,6 +22,7 @@ struct Program {
   std::vector<std::vector<int>> successors;  // of each call: those that may begin only once it is done
   std::vector<std::vector<int>> touches;     // values that each call uses, without those that are never freed
   std::vector<int> predecessors;             // how many calls each comes after
+  bool grad = false;                         // whether gradients are enabled, which kernels of LSTMs look at
 
   void count_predecessors();
 };
