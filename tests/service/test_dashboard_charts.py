@@ -22,6 +22,7 @@ def test_a_track_a_core_and_short_ops_together() -> None:
     kinds = {"long": "mm", **{op.id: "add" for op in short}}
     made = str(Schedule.drawn("plan", Plan(2, "fifo", (long, *short)), kinds, {"mm": 0}, span_s=1.1).drawing)
     assert re.findall(r">(core \d)<", made) == ["core 0", "core 1"]
+    assert 'aria-label="Timeline of 10001 ops on 2 cores, over 1.10 s"' in made
     assert made.count("<rect") < 600
     assert made.count("long (mm), 2 threads") == made.count('class="tone-0"') == 2
     assert "short ops, add" in made

@@ -47,7 +47,8 @@ def timeline(
 ) -> str:  # fmt: skip
     """An image with one track for each core, from 0 to `span_s` seconds; an op is drawn on each of its cores.
 
-    `kinds` are those of ops by id; `paints` the attribute that paints a kind, `rest` that of all others.
+    `kinds` are those of ops by id; `paints` the attribute that paints a kind, `rest` that of all others. Who does not
+    see the image is told what it shows.
     """
     cores = sorted({core for placement in schedule.ops for core in placement.cores})
     scale = (WIDTH - LABEL_WIDTH) / span_s if span_s > 0 else 0.0
@@ -68,7 +69,13 @@ def timeline(
     height = len(cores) * step + 18
     parts.append(f'<text x="{LABEL_WIDTH}" y="{height - 4:.0f}">0</text>')
     parts.append(f'<text x="{WIDTH}" y="{height - 4:.0f}" text-anchor="end">{duration(span_s)}</text>')
-    return f'<svg class="timeline" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img">{"".join(parts)}</svg>'
+    what = f"{_counted(len(schedule.ops), 'op')} on {_counted(len(cores), 'core')}, over {duration(span_s)}"
+    label = f'role="img" aria-label="Timeline of {what}"'
+    return f'<svg class="timeline" viewBox="0 0 {WIDTH:.0f} {height:.0f}" {label}>{"".join(parts)}</svg>'
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _blocks(placements: Iterable[Placement], kinds: Mapping[str, str], scale: float) -> list[_Block]:
@@ -82,7 +89,7 @@ def _blocks(placements: Iterable[Placement], kinds: Mapping[str, str], scale: fl
             last.kind = kind if kind == last.kind else ""
             last.tooltip = f"{last.ops} short ops, {last.kind or 'of several kinds'}"
             continue
-        threads = f"{op.threads} thread{'s' if op.threads > 1 else ''}"
+        threads = _counted(op.threads, "thread")
         tooltip = f"{op.id} ({kind}), {threads}, {duration(op.duration_s)} from {duration(op.start_s)}"
         blocks.append(_Block(start, finish, kind, tooltip, half))
     return blocks
