@@ -24,8 +24,7 @@ namespace threadcast {
 namespace {
 
 // `given` is None (the schema's default), ("constant", object), ("value", number), ("number", number) for what the value
-// holds when the operator is called, ("values", [number or -1]), ("size", number) for a value that is an integer, or
-// ("sizes", ([constant], [number or -1])) for a list of integers.
+// holds when the operator is called, or ("values", [number or -1]).
 Argument argument_of(const c10::FunctionSchema& schema, size_t position, const py::object& given) {
   const c10::Argument& declared = schema.arguments()[position];
   Argument argument;
@@ -48,14 +47,6 @@ Argument argument_of(const c10::FunctionSchema& schema, size_t position, const p
     const bool tensor = declared.type()->isSubtypeOf(*c10::TensorType::get());
     argument.kind = tensor ? Argument::Kind::kWrapped : Argument::Kind::kNumber;
     argument.value = pair[1].cast<size_t>();
-  } else if (kind == "size") {
-    argument.kind = declared.type()->isSubtypeOf(*c10::TensorType::get()) ? Argument::Kind::kWrappedSize
-                    : declared.type()->kind() == c10::FloatType::Kind     ? Argument::Kind::kFloatSize
-                                                                          : Argument::Kind::kValue;
-    argument.value = pair[1].cast<size_t>();
-  } else if (kind == "sizes") {
-    argument.kind = Argument::Kind::kSizes;
-    std::tie(argument.constants, argument.values) = pair[1].cast<std::pair<std::vector<long>, std::vector<long>>>();
   } else {
     const bool optional = declared.type()->castRaw<c10::ListType>() != nullptr &&
                           declared.type()->castRaw<c10::ListType>()->getElementType()->kind() == c10::OptionalType::Kind;

@@ -6,13 +6,6 @@ namespace threadcast {
 namespace {
 
 c10::IValue list_of(const Argument& argument, const Values& values) {
-  if (argument.kind == Argument::Kind::kSizes) {
-    c10::List<int64_t> sizes;
-    sizes.reserve(argument.values.size());
-    for (size_t i = 0; i < argument.values.size(); ++i)
-      sizes.push_back(argument.values[i] < 0 ? argument.constants[i] : values[argument.values[i]].toInt());
-    return sizes;
-  }
   if (argument.kind == Argument::Kind::kTensors) {
     c10::List<at::Tensor> tensors;
     tensors.reserve(argument.values.size());
@@ -33,8 +26,7 @@ double number_in(const at::Tensor& tensor) {
 }
 
 // Below all other numbers in the promotion of types, as a Python number is.
-template <class Number>
-at::Tensor wrapped(Number number) {
+at::Tensor wrapped(double number) {
   at::Tensor tensor = c10::scalar_to_tensor(number);
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
@@ -49,8 +41,6 @@ void Call::run(Values& values, std::vector<c10::IValue>& stack) const {
       case Argument::Kind::kValue: stack.push_back(values[argument.value]); break;
       case Argument::Kind::kNumber: stack.push_back(number_in(values[argument.value].toTensor())); break;
       case Argument::Kind::kWrapped: stack.push_back(wrapped(number_in(values[argument.value].toTensor()))); break;
-      case Argument::Kind::kFloatSize: stack.push_back(static_cast<double>(values[argument.value].toInt())); break;
-      case Argument::Kind::kWrappedSize: stack.push_back(wrapped(values[argument.value].toInt())); break;
       default: stack.push_back(list_of(argument, values));
     }
   }

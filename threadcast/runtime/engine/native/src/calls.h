@@ -12,16 +12,12 @@ namespace threadcast {
 using Values = std::vector<c10::IValue>;
 
 // Where an argument comes from: a constant, a value, the number that a value of one element holds (by itself, or as the
-// tensor that an operator gets for a Python number), a value that is an integer (by itself, as a float, or as such a
-// tensor), a list of values, or a list of integers, some of which are values.
+// tensor that an operator gets for a Python number), or a list of values.
 struct Argument {
-  enum class Kind {
-    kConstant, kValue, kNumber, kWrapped, kFloatSize, kWrappedSize, kTensors, kOptionalTensors, kSizes
-  } kind = Kind::kConstant;
+  enum class Kind { kConstant, kValue, kNumber, kWrapped, kTensors, kOptionalTensors } kind = Kind::kConstant;
   c10::IValue constant;
   size_t value = 0;
-  std::vector<long> values;    // of a list; below 0: none, and in kSizes the constant at the same position
-  std::vector<long> constants;  // of kSizes
+  std::vector<long> values;  // of a list; below 0: none
 };
 
 // One operator call. Its results go to the values from `first_result` on, one for each member.
