@@ -70,7 +70,6 @@ bench: $(READY) ## Benchmarks: the papers' tables, simulated, and short figures 
 
 bench-engine: $(READY) ## Benchmarks: optimised steps beside eager PyTorch and torch.compile; hours
 	$(BIN)/python benchmarks/engine.py $(WITH)
-	$(BIN)/python benchmarks/engine_contributions.py --write
 
 # The libraries are in an environment of their own. GRAPHNET=path is a clone of GraphNet (MIT), else it is cloned into
 # build; most of its graphs, by hashes of their paths, are held out and not read.

@@ -23,11 +23,12 @@ from typing import Any, Self
 from figures.steps import COMPILED
 from figures.study import of_run
 from run_facts import ROOT, RunFacts
+from told import Told
 from warmup_cases import COMPILED_CASES
 from warmup_networks import Case
 from warmup_others import OtherWork
 from warmup_states import cold
-from warmup_turns import Side, TooLong, at_most
+from warmup_turns import process_of
 
 from threadcast.runtime.engine.native.library import native_library
 from threadcast.threads.memory import KEEPING
@@ -74,25 +75,21 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
     runs: list[str] = []
     learning: dict[str, bool] = {}
     with ExitStack() as ends:
-        sides: dict[str, Side] = {}
+        sides: dict[str, Told] = {}
         for way in WAYS:
             environment = cold(f"{case.network}-{way}", FOLDER) | KEEPING | {"THREADCAST_ENGINE_TUNING_SHARE": "1"}
             try:
-                with at_most(limit_s):
-                    sides[way] = Side(case.title, way, environment)
-                    ends.callback(sides[way].close)
-                    _settle(sides[way], SETTLE_S[way])
-            except (TooLong, RuntimeError, OSError) as error:
+                side = process_of([case.title], way, environment, limit_s, ends)
+                _settle(side, SETTLE_S[way], limit_s)
+                sides[way] = side
+            except (RuntimeError, OSError) as error:
                 failed[way] = str(error)
-                if way in sides:
-                    sides.pop(way).kill()
         others = OtherWork([side.session for side in sides.values()])
         for _ in range(TURNS):
             for way, side in list(sides.items()):
                 try:
-                    with at_most(limit_s):
-                        answer = side.turn(TURN_S, untimed=2)
-                except (TooLong, RuntimeError, OSError) as error:
+                    answer = side.ask({"seconds": TURN_S, "untimed": 2}, limit_s)
+                except (RuntimeError, OSError) as error:
                     failed[way] = str(error)
                     turns.pop(way, None)
                     sides.pop(way).kill()
@@ -105,11 +102,11 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
     return Record(case.title, run, turns, runs, failed, share, [way for way, still in learning.items() if still])
 
 
-def _settle(side: Side, seconds: float) -> None:
+def _settle(side: Told, seconds: float, limit_s: float) -> None:
     """Run calls until nothing is being learned, for `seconds` at most; the first call does not count."""
-    side.turn(0.0, calls=1)
+    side.ask({"seconds": 0.0, "calls": 1}, limit_s)
     end_s = time.monotonic() + seconds
-    while side.turn(0.5)["learning"] and time.monotonic() < end_s:
+    while side.ask({"seconds": 0.5}, limit_s)["learning"] and time.monotonic() < end_s:
         pass
 
 

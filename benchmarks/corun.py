@@ -3,7 +3,7 @@
     python benchmarks/corun.py [--measure] [--draws 20] [--write]
 
 With `--measure` all pairs of ops of some networks are first timed on the two halves of this machine (five minutes, on a
-quiet machine) and stored in data/recorded. These, pairs on the simulated Xeon Phi and a paper's table are the truth.
+quiet machine) and stored in data/recorded. These, and pairs on the simulated Xeon Phi, are the truth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from statistics import fmean, median
 
 import numpy as np
 import paper_networks
-from figures.forecasts import CORUN, CORUN_PAPER, CORUN_PLANS
+from figures.forecasts import CORUN
 from run_facts import RunFacts
 
 from threadcast.collector.corun import (
@@ -39,32 +39,24 @@ from threadcast.collector.simulated.co_run import XeonPhiCoRun
 from threadcast.collector.simulated.constants import CORE_BYTES_PER_S, CORES, DISPATCH_S, MEMORY_BYTES_PER_S
 from threadcast.collector.simulated.source import NOISE
 from threadcast.collector.simulated.xeon_phi import XeonPhi
-from threadcast.core import CurveTable, OpGraph, read_machine
-from threadcast.core.corun import Classes, CoRunTable, Keys, Slowdown
+from threadcast.core import OpGraph, read_machine
+from threadcast.core.corun import Classes, Keys
 from threadcast.core.op_class import ClassLimits, OpClass
-from threadcast.scheduler.interference.class_slowdown import ClassInterference
-from threadcast.scheduler.planner import plan
-from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.problem import Problem, Running
-from threadcast.scheduler.simulation.simulator import simulate
+from threadcast.scheduler.problem import Running
 
 ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "data" / "recorded" / "amd-epyc-2c-corun.csv"
-PAPER = ROOT / "data" / "papers" / "p100_corun.csv"
 COLUMNS = ("network", "bandwidth_bound", "op", "class", "share", "beside", "beside_class", "slowdown")
 
 CHOSEN_WITH = ("resnet18", "lstm", "transformer")
 """Networks with which the prior's constants were chosen; the others judge them."""
 NETWORKS = (*CHOSEN_WITH, "googlenet", "dcgan_generator", "pathnet")
 SIMULATED = ("resnet50", "dcgan", "inception_v3", "lstm", "pathnet_medium", "googlenet_medium")
-PLANNED = ("lstm", "dcgan", "pathnet_medium", "inception_v3")
 
 PAIRED = 3
 """Ops a class of which all pairs are known; a draw takes two of them, as many as `profile --corun`."""
 STEPS = (0, 1, 2, 3, 4, 6, 8, MOST_PAIRS)
 """Numbers of measured pairs after which the forecasts are judged."""
-FEW = 4
-"""Measured pairs that plans are made with."""
 
 
 @dataclass(frozen=True)
@@ -197,65 +189,11 @@ def judged(title: str, sets: Sequence[Set], draws: int) -> Iterator[dict[str, ob
         }  # fmt: skip
 
 
-def papers() -> Iterator[dict[str, object]]:
-    """A row for each class of the paper's ops: forecast from the other class's pairs, and what was measured."""
-    lines = [line for line in PAPER.read_text().splitlines() if not line.startswith("#")]
-    rows = list(csv.DictReader(lines))
-    by_op = {row["op"]: 2 * float(row["corun_s"]) / float(row["serial_s"]) for row in rows}
-    ops = {
-        OpClass.COMPUTE: [op for op in by_op if op.startswith("Conv")],
-        OpClass.MEMORY: [op for op in by_op if not op.startswith("Conv")],
-    }
-    for of, other in ((OpClass.MEMORY, OpClass.COMPUTE), (OpClass.COMPUTE, OpClass.MEMORY)):
-        forecast = CoRunForecast.of(ops)
-        real = median(by_op[op] for op in ops[of])
-        for n in range(len(ops[other]) + 1):
-            if n:
-                op = ops[other][n - 1]
-                forecast = forecast.with_measured((op, op), by_op[op])
-            by = forecast.by_class()[of, of]
-            mean = fmean(map(math.exp, forecast.measured.values())) if n else 1.0
-            yield {
-                "class": str(of), "pairs": n, "forecast": f"{by.median:.2f}", "forecast_low": f"{by.low:.2f}",
-                "forecast_high": f"{by.high:.2f}", "mean_of_measured": f"{mean:.2f}", "measured": f"{real:.2f}",
-            }  # fmt: skip
-
-
-def planned(name: str) -> dict[str, object]:
-    """A row: the step's time by plans that know nothing, few pairs, these and forecasts, and all pairs."""
-    graph, model = paper_networks.load(name), XeonPhi()
-    curves = CurveTable.of([model.exact_curve(op) for op in graph.ops])
-    problem, truth = Problem(graph, curves, model.machine), XeonPhiCoRun(model, graph)
-    whole = simulated(name)
-    draw = Draw.of(whole, 0)
-    *_, few = measured_in_turn(draw, whole.share, FEW)
-    *_, every = measured_in_turn(draw, whole.share, len(draw.slowdown))
-    known, full = (_table(problem, forecast) for forecast in (few, every))
-    with_forecasts = CoRunTable(known.machine, known.cores, known.limits, known.slowdowns, {}, few.by_class())
-    row: dict[str, object] = {"network": name, "ops": len(graph)}
-    tables = {"nothing": None, "few": known, "few_and_forecasts": with_forecasts, "every": full}
-    for what, table in tables.items():
-        interference = ClassInterference(problem, table) if table else None
-        made = plan(problem, interference=interference, budget_s=5.0)
-        took_s = simulate(PlanReplay(problem, plan=made), interference=truth).makespan_s
-        row[f"{what}_ms"] = f"{1e3 * took_s:.2f}"
-    return row
-
-
-def _table(problem: Problem, forecast: CoRunForecast) -> CoRunTable:
-    """The measured pairs by class."""
-    factors: dict[Classes, list[float]] = defaultdict(list)
-    for i, log_factor in forecast.measured.items():
-        factors[forecast.classes[i]].append(math.exp(log_factor))
-    slowdowns = {of: Slowdown(median(by), min(by), max(by), len(by)) for of, by in factors.items()}
-    return CoRunTable(problem.machine, CORES // 2, phi_limits(), slowdowns)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="time the pairs of ops on this machine again")
     parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--write", action="store_true", help=f"{CORUN.writes}, with plans and a paper's pairs")
+    parser.add_argument("--write", action="store_true", help=f"{CORUN.writes}")
     chosen = parser.parse_args()
     if chosen.measure:
         measure()
@@ -267,12 +205,9 @@ def main() -> None:
         *judged("real, others", others, chosen.draws),
         *judged("simulated", [simulated(name) for name in SIMULATED], chosen.draws),
     ]
-    of_paper, plans = list(papers()), list(map(planned, PLANNED))
-    print(CORUN.printed(rows), CORUN_PAPER.printed(of_paper), CORUN_PLANS.printed(plans), sep="\n\n")
+    print(CORUN.printed(rows))
     if chosen.write:
         CORUN.store(rows, run)
-        CORUN_PAPER.store(of_paper, run)
-        CORUN_PLANS.store(plans, run)
 
 
 if __name__ == "__main__":

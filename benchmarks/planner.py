@@ -1,11 +1,11 @@
 """How close the planner comes to the best schedule, and how far it is ahead of others.
 
-    python benchmarks/planner.py [--curves FOLDER] [--seconds 60] [--small 100] [--parts abcde] [--write]
+    python benchmarks/planner.py [--curves FOLDER] [--seconds 60] [--small 100] [--parts abcd] [--write]
 
 Schedules are simulated; only planning times are measured. Curves are real ones, mapped on real graphs
 (`planner_instances`). Parts: a) small graphs against CP-SAT, b) the networks' graphs against every baseline and the
-lower bound, c) curves that are off by up to 20 %, d) a search for the problems on which the planner looks worst, e) ops
-that slow each other down. Part a takes the better part of an hour, and goes on where it was broken off.
+lower bound, c) curves that are off by up to 20 %, d) ops that slow each other down. Part a takes the better part of an
+hour, and goes on where it was broken off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from statistics import fmean, median
 import numpy as np
 from figures.planner import BASELINES, CORUN, NETWORKS, OVER, SMALL
 from figures.study import Study, of_run
-from planner_adversary import worst_ratio
 from planner_instances import (
     GROUPED,
     Pool,
@@ -58,7 +57,7 @@ IOS_OPS = 2_000
 """Ops up to which IOS is run: it takes minutes beyond."""
 
 MOST_OPS = 2_000
-"""Most ops of a network that parts c and e plan, each many times."""
+"""Most ops of a network that parts c and d plan, each many times."""
 
 KEPT = Path("build/planner-cp-sat.json")
 """CP-SAT's answers by problem and time, since all of them together take the better part of an hour."""
@@ -75,7 +74,7 @@ def main() -> None:
     parser.add_argument("--curves", type=Path, default=os.environ.get("CURVES"), help="folder of wide CSV files")
     parser.add_argument("--seconds", type=float, default=60.0, help="CP-SAT's time for each small graph")
     parser.add_argument("--small", type=int, default=100, help="small graphs")
-    parser.add_argument("--parts", default="abcde")
+    parser.add_argument("--parts", default="abcd")
     parser.add_argument("--write", action="store_true", help=f"{NETWORKS.writes}, with the other parts that were run")
     given = parser.parse_args()
     pool = Pool.read(Path(given.curves) if given.curves else None)
@@ -85,8 +84,7 @@ def main() -> None:
     parts: dict[str, tuple[Study, Callable[[], Rows]]] = {
         "b": (NETWORKS, partial(on_networks, pool, over)),
         "c": (OVER, partial(with_errors, pool, over)),
-        "d": (OVER, partial(adversarial, pool, over)),
-        "e": (CORUN, partial(beside_each_other, pool)),
+        "d": (CORUN, partial(beside_each_other, pool)),
         "a": (SMALL, partial(against_cp_sat, pool, count=given.small, seconds=given.seconds)),
     }
     found = {study.name: (study, part()) for letter, (study, part) in parts.items() if letter in given.parts}
@@ -101,7 +99,7 @@ def main() -> None:
         CORUN.store(made[CORUN.name], run)
     if SMALL.name in made:
         SMALL.store(made[SMALL.name], run)
-    if set("bcd") <= set(given.parts):
+    if set("bc") <= set(given.parts):
         OVER.store(made[OVER.name], run)
 
 
@@ -238,14 +236,6 @@ def with_errors(pool: Pool, over_baselines: dict[str, dict[str, object]]) -> Row
     return list(over_baselines.values())
 
 
-def adversarial(pool: Pool, over_baselines: dict[str, dict[str, object]]) -> Rows:
-    """Part d; fills in the worst ratios that were found."""
-    for policy in BASELINES:
-        first, worst = worst_ratio(pool, policy, seed=SEED)
-        over_baselines[policy] |= {"first": f"{first:.4f}", "worst_found": f"{worst:.4f}"}
-    return list(over_baselines.values())
-
-
 class Unseen:
     """An interference that the simulator applies, while the search does not know it as one of classes."""
 
@@ -254,7 +244,7 @@ class Unseen:
 
 
 def beside_each_other(pool: Pool) -> Rows:
-    """Part e."""
+    """Part d."""
     rows: Rows = []
     for name in network_names():
         graph = network(name, pool, seed=SEED)

@@ -1,4 +1,4 @@
-"""How fast the service answers large tables, as JSON and as Arrow, and whether the client keeps its deadline with them.
+"""How fast the service answers large tables, as JSON and as Arrow.
 
     python benchmarks/service_batches.py [--rounds 7] [--write]
 
@@ -16,15 +16,14 @@ from pathlib import Path
 from statistics import median
 
 import urllib3
-from figures.service import BATCHES, DEADLINES
+from figures.service import BATCHES
 from figures.study import spread
 from run_facts import RunFacts
 from service_place import MACHINE, Server, make_place, ops, service
 
 from threadcast.prediction.arrow_curves import MEDIA_TYPE
-from threadcast.prediction.remote import RemotePredictor
 
-MANY_OPS, DEADLINE_S = 10_000, 1.0
+MANY_OPS = 10_000
 
 
 def batch(server: Server, form: str, rounds: int) -> dict[str, object]:
@@ -51,24 +50,10 @@ def batch(server: Server, form: str, rounds: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def client(url: str, rounds: int) -> dict[str, object]:
-    """How long the client takes for as many ops with a deadline, and where its tables came from."""
-    taken, sources = [], []
-    for seed in range(rounds):
-        many = ops(MANY_OPS, seed=100 + seed)
-        with RemotePredictor(url, MACHINE, deadline_s=DEADLINE_S) as remote:
-            started = time.perf_counter()
-            remote.curves(many)
-            taken.append(time.perf_counter() - started)
-            sources.append(remote.status.source_of_curves)
-    named = ", ".join(f"{sources.count(source)} by {source}" for source in sorted(set(sources)))
-    return {**spread("seconds", taken), "answered_by": named}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--write", action="store_true", help=f"{BATCHES.writes}, with the client's deadline")
+    parser.add_argument("--write", action="store_true", help=BATCHES.writes)
     asked = parser.parse_args()
     run = RunFacts.now()
     with tempfile.TemporaryDirectory(prefix="threadcast-batches-") as name:
@@ -76,14 +61,10 @@ def main() -> None:
         make_place(directory)
         with service(directory) as server:
             rows = [batch(server, form, asked.rounds) for form in ("application/json", MEDIA_TYPE)]
-            here, url = client(server.url, asked.rounds), server.url
-        gone = client(url, asked.rounds)
     rows = [{"machine": run.machine, **row} for row in rows]
-    waited = [{"machine": run.machine, "service": where, **row} for where, row in (("there", here), ("gone", gone))]
-    print(BATCHES.printed(rows), DEADLINES.printed(waited), sep="\n\n")
+    print(BATCHES.printed(rows))
     if asked.write:
         BATCHES.store(rows, run, replaces=("machine",))
-        DEADLINES.store(waited, run, replaces=("machine",))
 
 
 if __name__ == "__main__":

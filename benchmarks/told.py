@@ -25,11 +25,15 @@ from threadcast.core.parent_process import end_with_parent
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+class TooLong(RuntimeError):
+    """There is no answer in time."""
+
+
 class Told:
     """A process of a script, ready when this returns; `ready` is what it said of itself.
 
-    Where it ends, says that it failed, or does not answer in time, RuntimeError says so. It ends with the thread that
-    started it.
+    Where it ends, or says that it failed, RuntimeError says so, and TooLong where it does not answer in time. It ends
+    with the thread that started it.
     """
 
     def __init__(
@@ -75,6 +79,16 @@ class Told:
             raise RuntimeError(found["error"])
         return found
 
+    def close(self) -> None:
+        """Let the process end as others do, so that it stores what it wants to; what is left after 20 s is killed."""
+        assert self._running.stdin is not None
+        self._session.go_on()
+        with suppress(BrokenPipeError):
+            self._running.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._running.wait(20)
+        self.kill()
+
     def kill(self) -> None:
         """End the process and all that it has started at once."""
         self._session.kill()
@@ -92,7 +106,7 @@ class Told:
             while not line.endswith(b"\n"):
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
-                    raise RuntimeError(f"no answer within {limit_s:.0f} s")
+                    raise TooLong(f"no answer within {limit_s:.0f} s")
                 if not ready.select(None if math.isinf(left_s) else left_s):
                     continue
                 read = self._running.stdout.read(1 << 16)
@@ -122,4 +136,4 @@ def serve(make: Callable[[], tuple[Mapping[str, Any], Answer]]) -> None:
             tell(answer(json.loads(line)))
     except Exception as error:  # noqa: BLE001 - an error is a finding, too
         tell({"error": f"{type(error).__name__}: {error}"[:600]})
-    os._exit(0)
+        os._exit(0)

@@ -2,15 +2,14 @@
 
     python benchmarks/warmup_process.py "U-Net, training" eager|optimize|backend|inductor
 
-`inductor` may have `, channels last` or `, max-autotune` behind it. `A + B` are two cases, whose calls alternate. It
-writes a line of JSON when it is ready. For each line that it reads, `{"seconds": s, "calls": n, "untimed": n,
-"learn_s": s}`, it learns for so long, calls so often without timing, then until these seconds or that number of calls
-are over; it writes the seconds of each call of each case, and what threadcast says of itself.
+`inductor` may have `, channels last` or `, max-autotune` behind it. `A + B` are two cases, whose calls alternate. Told
+(`told.serve`) `{"seconds": s, "calls": n, "untimed": n, "learn_s": s}`, it learns for so long, calls so often without
+timing, then until these seconds or that number of calls are over; it answers the seconds of each call of each case, and
+what threadcast says of itself.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 import torch
 import torch._inductor.config as inductor_config
+from told import Answer, serve
 from torch import nn
 from warmup_cases import load
 from warmup_shapes import SEQUENCES, sequence
@@ -116,30 +116,31 @@ def block(cases: Sequence[Running], seconds: float, calls: int | None) -> list[l
     return taken
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # whatever a library prints must not get in between
-    os.dup2(2, 1)
+def make() -> tuple[dict[str, object], Answer]:
+    """The cases of this process, and what answers."""
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -5)
     titles, who = sys.argv[1:]
     cases = [running(title, who) for title in titles.split(" + ")]
-    print(json.dumps({"pid": os.getpid()}), file=answers, flush=True)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for line in sys.stdin:
-            told = json.loads(line)
-            for case in cases * bool(told["learn_s"]):
-                assert case.learn is not None
-                case.learn(told["learn_s"])
-            for _ in range(told["untimed"]):
-                for case in cases:
-                    case.call()
-            answer: dict[str, Any] = {"seconds": block(cases, told["seconds"], told["calls"])}
-            answer["runs"] = [sorted({str(report.runs) for report in case.reports()}) for case in cases]
-            answer["learning"] = any(case.learns() for case in cases)
-            answer["warnings"] = sorted({str(one.message) for one in caught})
-            print(json.dumps(answer), file=answers, flush=True)
+    caught = warnings.catch_warnings(record=True).__enter__()
+    warnings.simplefilter("always")
+
+    def answer(told: dict[str, Any]) -> dict[str, Any]:
+        for case in cases if told.get("learn_s") else ():
+            assert case.learn is not None
+            case.learn(told["learn_s"])
+        for _ in range(told.get("untimed", 0)):
+            for case in cases:
+                case.call()
+        return {
+            "seconds": block(cases, told["seconds"], told.get("calls")),
+            "runs": [sorted({str(report.runs) for report in case.reports()}) for case in cases],
+            "learning": any(case.learns() for case in cases),
+            "warnings": sorted({str(one.message) for one in caught or ()}),
+        }
+
+    return {"pid": os.getpid()}, answer
 
 
 if __name__ == "__main__":
-    main()
+    serve(make)

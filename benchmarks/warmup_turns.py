@@ -6,26 +6,20 @@ its calls must not slow the other down. The seconds of calls are counted, not th
 
 from __future__ import annotations
 
-import json
-import math
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from sessions import Session
+from told import Told, TooLong
 from warmup_others import OtherWork
 from warmup_shapes import SEQUENCES
 
-TURN_S, EAGER_S = 2.0, 0.4
-"""Seconds of a turn, and of eager PyTorch before and after it."""
+TURN_S, EAGER_S, ENDLESS_S = 2.0, 0.4, 1e6
+"""Seconds of a turn, of eager PyTorch before and after it, and of turns that end with their calls."""
 NEIGHBOURS = 2
 """Blocks of eager calls on each side over which the median smooths an eager call's time."""
 
@@ -73,92 +67,6 @@ class Record:
         return cls(**document)
 
 
-class TooLong(Exception):
-    """A case takes longer than its limit."""
-
-
-@contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """Within the context raise TooLong after so many seconds."""
-
-    def stop(*_: object) -> None:
-        raise TooLong(f"longer than {seconds:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
-class Side:
-    """The process that runs one side of a case, stopped except in its turns; `close` ends it and its children."""
-
-    def __init__(self, title: str, who: str, environment: Mapping[str, str]) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("warmup_process.py")), title, who]
-        self._running = subprocess.Popen(
-            command, env=dict(environment), text=True, start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-        self._session = Session(self._running.pid)
-        try:
-            self._answer()
-        except BaseException:
-            self.kill()
-            raise
-        self._session.stop()
-
-    @property
-    def session(self) -> int:
-        """The session of all its processes, whatever groups they are in."""
-        return self._session.leader
-
-    def turn(
-        self, seconds: float, *, calls: int | None = None, untimed: int = 0, learn_s: float = 0.0
-    ) -> dict[str, Any]:
-        """Run calls for so long, or so many of them, after learning and untimed calls; what the process answers."""
-        self._session.go_on()
-        assert self._running.stdin is not None
-        asked = {"seconds": seconds, "calls": calls, "untimed": untimed, "learn_s": learn_s}
-        self._running.stdin.write(json.dumps(asked) + "\n")
-        self._running.stdin.flush()
-        try:
-            return self._answer()
-        finally:
-            self._session.stop()
-
-    def kill(self) -> None:
-        """End the process and all that it started at once."""
-        self._session.kill()
-        self._running.wait()
-        for stream in (self._running.stdin, self._running.stdout):
-            assert stream is not None
-            with suppress(BrokenPipeError):
-                stream.close()
-
-    def close(self) -> None:
-        self._session.go_on()
-        assert self._running.stdin is not None
-        with suppress(BrokenPipeError):
-            self._running.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._running.wait(20)
-        self._session.kill()  # what it has started and left behind
-        self._running.wait()
-        assert self._running.stdout is not None
-        self._running.stdout.close()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._running.stdout is not None
-        line = self._running.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{' '.join(map(str, self._running.args))} ended with {self._running.wait()}")  # type: ignore[arg-type]
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-
 def by_turns(
     part: str, titles: Sequence[str], way: str, process: str, environment: Mapping[str, str], *,
     run: str, seconds: float, limit_s: float, learn_s: float = 0.0,
@@ -172,39 +80,41 @@ def by_turns(
     eager: list[list[list[float]]] = [[] for _ in titles]
     runs, failed, share, until_s = [""] * len(titles), "", 0.0, 0.0
     same = titles[0] in SEQUENCES
+    end_s = time.monotonic() + seconds + limit_s
     try:
-        with at_most(seconds + limit_s), ExitStack() as ends:
-            theirs = Side(" + ".join(titles), "eager", environment)
-            ends.callback(theirs.close)
-            ours = Side(" + ".join(titles), way, environment)
-            ends.callback(ours.close)
+        with ExitStack() as ends:
+            theirs, ours = (process_of(titles, who, environment, limit_s, ends) for who in ("eager", way))
             others = OtherWork((ours.session, theirs.session))
+
+            def calls(side: Told, seconds: float, **more: float) -> dict[str, Any]:
+                return side.ask({"seconds": seconds, **more}, end_s - time.monotonic())
+
             try:
-                theirs.turn(0.0 if same else EAGER_S, calls=1)
+                calls(theirs, 0.0 if same else EAGER_S, calls=1)
                 if learn_s:
-                    ours.turn(0.0, calls=1, learn_s=learn_s)
+                    calls(ours, 0.0, calls=1, learn_s=learn_s)
                 while sum(map(sum, chain(*blocks))) < seconds:
-                    before = [[]] if same else theirs.turn(EAGER_S, untimed=1)["seconds"]
+                    before = [[]] if same else calls(theirs, EAGER_S, untimed=1)["seconds"]
                     began_s = time.monotonic()
                     try:
-                        answer = ours.turn(TURN_S)
+                        answer = calls(ours, TURN_S)
                     except TooLong:
                         until_s = sum(map(sum, chain(*blocks))) + time.monotonic() - began_s
                         raise
                     runs = [", ".join(own) for own in answer["runs"]]
                     if same:
-                        before = theirs.turn(math.inf, calls=len(answer["seconds"][0]))["seconds"]
+                        before = calls(theirs, ENDLESS_S, calls=len(answer["seconds"][0]))["seconds"]
                     for found, taken in ((blocks, answer["seconds"]), (eager, before)):
                         for kept, own in zip(found, taken, strict=True):
                             kept.append(own)
                 if not same:
-                    for kept, own in zip(eager, theirs.turn(EAGER_S, untimed=1)["seconds"], strict=True):
+                    for kept, own in zip(eager, calls(theirs, EAGER_S, untimed=1)["seconds"], strict=True):
                         kept.append(own)
             except BaseException:
                 ours.kill()
                 raise
             share = others.share()
-    except (TooLong, RuntimeError, OSError) as error:
+    except (RuntimeError, OSError) as error:
         failed = str(error)
     records = []
     for i, title in enumerate(titles):
@@ -213,6 +123,15 @@ def by_turns(
         taken = list(chain(*blocks[i]))
         records.append(Record(part, named, way, process, run, taken, beside, runs[i], failed, until_s, share))
     return records
+
+
+def process_of(
+    titles: Sequence[str], way: str, environment: Mapping[str, str], limit_s: float, ends: ExitStack
+) -> Told:
+    """The process that runs one side of a case, which ends with the context."""
+    process = Told("warmup_process.py", " + ".join(titles), way, environment=environment, limit_s=limit_s)
+    ends.callback(process.close)
+    return process
 
 
 def eager_of_calls(eager: Sequence[Sequence[float]], calls: Sequence[int]) -> list[float]:

@@ -1,10 +1,10 @@
-"""The sections of docs/figures/forecasts.md: how well models, intervals, campaigns and changes do."""
+"""The sections of docs/figures/forecasts.md: how well models, campaigns and forecasts for other machines do."""
 
 from __future__ import annotations
 
 from statistics import median
 
-from figures.study import Row, Study, by, numbers, span, table
+from figures.study import Row, Study, by, numbers, table
 
 
 def _ranged(*columns: str) -> tuple[str, ...]:
@@ -46,17 +46,6 @@ MODELS = Study(
      *_ranged("accuracy", "within_10", "coverage_90", "regret", "regret_p95", "speedup_over_all",
               "speedup_with_model_time"), "us_a_curve", "us_a_call"), _models,
 )  # fmt: skip
-
-
-def _speed(rows: list[Row]) -> str:
-    folds = [row for row in rows if row["what"].startswith("a fold, ")]
-    lines = [[row["what"], f"{row['value']} {row['unit']}"] for row in rows if row not in folds]
-    listed = ", ".join(f"{row['what'].removeprefix('a fold, ')} {row['value']}" for row in folds[:6])
-    said = f"A fold of 300 ops at 96 cases, CPU seconds of the {min(6, len(folds))} slowest of {len(folds)} models: "
-    return table(["what", "takes"], lines) + (f"\n\n{said}{listed}." if folds else "")
-
-
-SPEED = Study("model_speed", "forecasts", ("what", "value", "unit"), _speed)
 
 
 def _profiling(rows: list[Row]) -> str:
@@ -117,39 +106,6 @@ NEW_MACHINE_OWN = Study(
 )  # fmt: skip
 
 
-def _intervals(rows: list[Row]) -> str:
-    columns = list(dict.fromkeys((row["set"], row["samples"] or "0") for row in rows if row["all_percent"]))
-    lines = []
-    alike = ("universal_scalability", "roofline_saturation")  # as overhead_law, of which they are variants
-    for (model,), found in by((row for row in rows if row["model"] not in alike), "model").items():
-        own = {(row["set"], row["samples"] or "0"): row for row in found if row["all_percent"]}
-        cells = (own.get(column) for column in columns)
-        lines.append([model, *(row["all_percent"] + " (!)" * (row["holds"] == "no") if row else "" for row in cells)])
-    head = [f"{name}, {samples}" for name, samples in columns]
-    return table(["model; set, samples", *head], lines)
-
-
-INTERVALS = Study(
-    "intervals", "forecasts",
-    ("set", "splits", "model", "samples", "points", "all_percent", "near_percent", "middle_percent", "far_percent",
-     "unknown_kind_percent", "holds"), _intervals,
-)  # fmt: skip
-
-
-def _changes(rows: list[Row]) -> str:
-    shown = {"single": "false, single", "of_three_in_order": "false, of three, in order", "found_1.5x_after_3": "1.5x",
-             "found_2x_after_3": "2x", "found_3x_after_3": "3x"}  # fmt: skip
-    return table(["rule", *shown.values()], ([row["rule"], *(row[column] for column in shown)] for row in rows))
-
-
-CHANGES = Study(
-    "changes", "forecasts",
-    ("rule", "single", "single_sessions", "of_three_sessions", "single_in_order", "of_three_in_order",
-     *(f"found_{factor}x_after_3" for factor in ("1.5", "2", "3", "0.333")),
-     *(f"found_3x_after_{new}" for new in (1, 2, 5))), _changes,
-)  # fmt: skip
-
-
 def _corun(rows: list[Row]) -> str:
     columns = ("set", "pairs", "classes_left", "error", "error_of_none", "error_of_mean", "inside_percent", "width")
     head = ["ops", "pairs", "classes left", "error", "of 1.0", "of the mean", "in the interval, %", "high / low"]
@@ -162,34 +118,4 @@ CORUN = Study(
 )  # fmt: skip
 
 
-def _corun_paper(rows: list[Row]) -> str:
-    last = {row["class"]: row for row in rows}
-    return (
-        "; ".join(
-            f"{name}: {span(row, 'forecast')} from {row['pairs']} pairs of the other class, measured {row['measured']}"
-            for name, row in last.items()
-        )
-        + "."
-    )
-
-
-CORUN_PAPER = Study(
-    "corun_paper", "forecasts",
-    ("class", "pairs", "forecast", "forecast_low", "forecast_high", "mean_of_measured", "measured"), _corun_paper,
-    CORUN,
-)  # fmt: skip
-
-
-def _corun_plans(rows: list[Row]) -> str:
-    columns = ("nothing_ms", "few_ms", "few_and_forecasts_ms", "every_ms")
-    return "; ".join(f"{row['network']}: {' / '.join(row[column] for column in columns)} ms" for row in rows) + "."
-
-
-CORUN_PLANS = Study(
-    "corun_plans", "forecasts",
-    ("network", "ops", "nothing_ms", "few_ms", "few_and_forecasts_ms", "every_ms"), _corun_plans, CORUN,
-)  # fmt: skip
-STUDIES = (
-    MODELS, SPEED, PROFILING, NEW_MACHINE, NEW_MACHINE_OWN, INTERVALS, CHANGES, CORUN, CORUN_PAPER,
-    CORUN_PLANS,
-)  # fmt: skip
+STUDIES = (MODELS, PROFILING, NEW_MACHINE, NEW_MACHINE_OWN, CORUN)

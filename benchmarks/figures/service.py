@@ -1,8 +1,8 @@
-"""The sections of docs/figures/service.md: requests, servers, large tables, memory, minutes of everything, samples."""
+"""The sections of docs/figures/service.md: requests, large tables, servers, minutes of everything."""
 
 from __future__ import annotations
 
-from figures.study import Row, Study, by, least_to_most, span, table
+from figures.study import Row, Study, by, span, table
 
 
 def _ranged(column: str) -> tuple[str, ...]:
@@ -39,15 +39,6 @@ BATCHES = Study(
 )  # fmt: skip
 
 
-def _deadlines(rows: list[Row]) -> str:
-    lines = [[row["machine"], row["service"], span(row, "seconds"), row["answered_by"]] for row in rows]
-    return table(["machine", "service", "seconds", "answered by"], lines)
-
-
-DEADLINES = Study(
-    "service_deadlines", "service", ("machine", "service", *_ranged("seconds"), "answered_by"), _deadlines, BATCHES
-)
-
 HOLDING = {
     "part_of_a_head": "part of a head", "part_of_a_body": "part of a body", "part_of_a_chunk": "part of a chunk",
     "unread_answers": "unread answers", "connections_900": "900 connections",
@@ -76,25 +67,6 @@ def _loads(rows: list[Row]) -> str:
 LOADS = Study("http_server_loads", "service", ("server", *_ranged("echoes_per_s")), _loads, SERVERS)
 
 
-def _memory(rows: list[Row]) -> str:
-    kinds = list(dict.fromkeys(row["process"] for row in rows))
-    lines = []
-    for (after,), found in by(rows, "after").items():
-        own = {row["process"]: row["mib"] for row in found}
-        lines.append([after, *(own.get(kind, "0") for kind in kinds)])
-    return table(["MiB after", *kinds], lines)
-
-
-MEMORY = Study("service_memory", "service", ("after", "process", "mib"), _memory)
-
-
-def _overheads(rows: list[Row]) -> str:
-    return table(["on", "microseconds a request"], ([row["on"], span(row, "us")] for row in rows))
-
-
-OVERHEADS = Study("service_overheads", "service", ("on", *_ranged("us")), _overheads, MEMORY)
-
-
 def _soak(rows: list[Row]) -> str:
     databases = list(dict.fromkeys(row["database"] for row in rows))
     shown = [row for row in rows if row["kind"] != "request"]
@@ -108,34 +80,4 @@ def _soak(rows: list[Row]) -> str:
 SOAK = Study("service_soak", "service", ("database", "kind", "what", "value"), _soak)
 
 
-def _ingest(rows: list[Row]) -> str:
-    parts = by(rows, "measure")
-    rates, reads = parts[("samples_per_s",)], parts[("read_ms",)]
-    ways = list(dict.fromkeys(row["what"] for row in rates))
-    sizes = {(row["database"], row["stored"]): row["value"] for row in parts[("gb",)]}
-    lines = []
-    ends = {
-        (database, stored)
-        for (database,), of in by(rates, "database").items()
-        for stored in (of[0]["stored"], of[-1]["stored"])
-    }
-    for (database, stored), found in by(rates, "database", "stored").items():
-        if (database, stored) not in ends:
-            continue
-        own = {row["what"]: row["value"] for row in found}
-        size = sizes.get((database, stored), "")
-        lines.append([database, f"{int(stored):,}", *(f"{int(own[way]):,}" for way in ways), size])
-    of_reads = []
-    for (what,), found in by((row for row in reads if "middle" not in row["what"]), "what").items():
-        of_database = by(found, "database")
-        own = (of_database.get((name,), []) for name in ("postgresql", "sqlite"))
-        of_reads.append([what, *(least_to_most(some, "value") for some in own)])
-    return (
-        table(["database", "samples stored", *ways, "GB"], lines)
-        + "\n\nReading, medians in ms, least to most over all sizes:\n\n"
-        + table(["what", "postgresql", "sqlite"], of_reads)
-    )
-
-
-INGEST = Study("ingest", "service", ("database", "stored", "measure", "what", "value"), _ingest)
-STUDIES = (REQUESTS, BATCHES, DEADLINES, SERVERS, LOADS, MEMORY, OVERHEADS, SOAK, INGEST)
+STUDIES = (REQUESTS, BATCHES, SERVERS, LOADS, SOAK)

@@ -30,11 +30,4 @@ PROCESSES = Study(
 )  # fmt: skip
 
 
-def _resizes(rows: list[Row]) -> str:
-    columns = ("what", "times", "median", "most", "unit", "more")
-    lines = ([row[column] for column in columns] for row in rows)
-    return table(["what", "times", "median", "at most", "unit", ""], lines, empty="")
-
-
-RESIZES = Study("malleable_resizes", "shared-machine", ("what", "times", "median", "most", "unit", "more"), _resizes)
-STUDIES = (PROCESSES, RESIZES)
+STUDIES = (PROCESSES,)

@@ -42,23 +42,6 @@ ENGINE = Study(
 )  # fmt: skip
 
 
-def _contributions(rows: list[Row]) -> str:
-    left_out = ("strategies 1 and 2", "strategies 1 to 3", "op by op, all threads, fused")
-    rows = [row for row in rows if not row["setting"].startswith(left_out)]
-    networks = list(dict.fromkeys(row["network"] for row in rows))
-    lines = [
-        [setting, *({row["network"]: row["times_as_fast"] for row in found}.get(network, "") for network in networks)]
-        for (_, setting), found in by(rows, "part", "setting").items()
-    ]
-    return table(["times as fast as eager PyTorch", *networks], lines)
-
-
-CONTRIBUTIONS = Study(
-    "engine_contributions", "steps", ("network", "part", "setting", "ms", "times_as_fast", "page_faults"),
-    _contributions,
-)  # fmt: skip
-
-
 def _operators(rows: list[Row]) -> str:
     lines = []
     for (operator, of), found in by(rows, "operator", "kind").items():
@@ -104,4 +87,4 @@ COMPILED = Study(
      "eager_over_backend", "inductor_over_backend", "backend_over_optimize", "runs", "failed", "others_percent"),
     _compiled,
 )  # fmt: skip
-STUDIES = (ENGINE, CONTRIBUTIONS, WARMUP, OPERATORS, COMPILED)
+STUDIES = (ENGINE, WARMUP, OPERATORS, COMPILED)
