@@ -1,11 +1,11 @@
 """How close the planner comes to the best schedule, and how far it is ahead of others.
 
-    python benchmarks/planner.py [--curves FOLDER] [--seconds 60] [--small 100] [--parts abcd] [--write]
+    python benchmarks/planner.py [--curves FOLDER] [--seconds 60] [--small 100] [--parts abc] [--write]
 
 Schedules are simulated; only planning times are measured. Curves are real ones, mapped on real graphs
 (`planner_instances`). Parts: a) small graphs against CP-SAT, b) the networks' graphs against every baseline and the
-lower bound, c) curves that are off by up to 20 %, d) ops that slow each other down. Part a takes the better part of an
-hour, and goes on where it was broken off.
+lower bound, c) curves that are off by up to 20 %. Part a takes the better part of an hour, and goes on where it was
+broken off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
-from figures.planner import BASELINES, CORUN, NETWORKS, OVER, SMALL
+from figures.planner import BASELINES, NETWORKS, OVER, SMALL
 from figures.study import Study, of_run
 from planner_instances import (
     GROUPED,
@@ -34,7 +34,6 @@ from planner_instances import (
     network_names,
     perturbed,
     problem,
-    slow_downs,
     small,
 )
 from run_facts import RunFacts
@@ -42,7 +41,6 @@ from run_facts import RunFacts
 from threadcast.core import OpGraph, Plan
 from threadcast.core.json_writing import write_json
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
-from threadcast.scheduler.interference.class_slowdown import ClassInterference
 from threadcast.scheduler.planner import SEARCH, plan
 from threadcast.scheduler.policies import Problem, create
 from threadcast.scheduler.policies.plan_replay import PlanReplay
@@ -57,7 +55,7 @@ IOS_OPS = 2_000
 """Ops up to which IOS is run: it takes minutes beyond."""
 
 MOST_OPS = 2_000
-"""Most ops of a network that parts c and d plan, each many times."""
+"""Most ops of a network that part c plans, each many times."""
 
 KEPT = Path("build/planner-cp-sat.json")
 """CP-SAT's answers by problem and time, since all of them together take the better part of an hour."""
@@ -74,7 +72,7 @@ def main() -> None:
     parser.add_argument("--curves", type=Path, default=os.environ.get("CURVES"), help="folder of wide CSV files")
     parser.add_argument("--seconds", type=float, default=60.0, help="CP-SAT's time for each small graph")
     parser.add_argument("--small", type=int, default=100, help="small graphs")
-    parser.add_argument("--parts", default="abcd")
+    parser.add_argument("--parts", default="abc")
     parser.add_argument("--write", action="store_true", help=f"{NETWORKS.writes}, with the other parts that were run")
     given = parser.parse_args()
     pool = Pool.read(Path(given.curves) if given.curves else None)
@@ -84,7 +82,6 @@ def main() -> None:
     parts: dict[str, tuple[Study, Callable[[], Rows]]] = {
         "b": (NETWORKS, partial(on_networks, pool, over)),
         "c": (OVER, partial(with_errors, pool, over)),
-        "d": (CORUN, partial(beside_each_other, pool)),
         "a": (SMALL, partial(against_cp_sat, pool, count=given.small, seconds=given.seconds)),
     }
     found = {study.name: (study, part()) for letter, (study, part) in parts.items() if letter in given.parts}
@@ -95,8 +92,6 @@ def main() -> None:
     made = {name: rows for name, (_, rows) in found.items()}
     if NETWORKS.name in made:
         NETWORKS.store(made[NETWORKS.name], run)
-    if CORUN.name in made:
-        CORUN.store(made[CORUN.name], run)
     if SMALL.name in made:
         SMALL.store(made[SMALL.name], run)
     if set("bc") <= set(given.parts):
@@ -234,33 +229,6 @@ def with_errors(pool: Pool, over_baselines: dict[str, dict[str, object]]) -> Row
     for policy, ratios in against.items():
         over_baselines[policy] |= _mean_and_worst("wrong_curves_", ratios)
     return list(over_baselines.values())
-
-
-class Unseen:
-    """An interference that the simulator applies, while the search does not know it as one of classes."""
-
-    def __init__(self, known: ClassInterference) -> None:
-        self.slowdowns, self.core_throughput = known.slowdowns, known.core_throughput
-
-
-def beside_each_other(pool: Pool) -> Rows:
-    """Part d."""
-    rows: Rows = []
-    for name in network_names():
-        graph = network(name, pool, seed=SEED)
-        for cores in (16, 68) if len(graph) <= MOST_OPS else ():
-            given = problem(graph, cores)
-            for factor in (1.0, 2.0):
-                known = ClassInterference(given, slow_downs(given.machine, factor=factor))
-                started_s = time.perf_counter()
-                made = plan(given, policy=SEARCH, interference=known)
-                took_s = time.perf_counter() - started_s
-                compared_s = plan(given, policy=SEARCH, interference=Unseen(known)).makespan_s
-                rows.append({
-                    "network": name, "cores": cores, "times": f"{factor:g}",
-                    "over_only_compared": f"{made.makespan_s / compared_s:.3f}", "planned_s": f"{took_s:.2f}",
-                })  # fmt: skip
-    return rows
 
 
 if __name__ == "__main__":

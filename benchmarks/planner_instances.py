@@ -24,8 +24,6 @@ import numpy as np
 from adsala import adsala_wide
 
 from threadcast.core import Affinity, Edge, Machine, Measurement, Op, OpGraph
-from threadcast.core.corun import CoRunTable, Slowdown
-from threadcast.core.op_class import TINY_CALLS, ClassLimits, OpClass
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.store.published import gbm_training_time, minibude_thunderx2, ncnn_network_latency
@@ -195,15 +193,6 @@ def grouped_problem(graph: OpGraph, machine: Machine, *, seed: int = 0) -> Probl
             factors[op.key] = np.where(spread, own * random.uniform(1 - JAGS, 1 + JAGS, len(spread)), 1.0)
     seconds = table.seconds * np.stack([factors[op.key] for op in graph.ops])
     return Problem(graph, replace(table, seconds=seconds, low=seconds, high=seconds), machine)
-
-
-def slow_downs(machine: Machine, *, factor: float = 1.0) -> CoRunTable:
-    """A made-up table of what classes of ops cost each other on half of the cores each; `factor` times the excess."""
-    memory, compute = OpClass.MEMORY, OpClass.COMPUTE
-    excess = {(memory, memory): 0.8, (memory, compute): 0.25, (compute, memory): 0.15, (compute, compute): 0.1}
-    by_class = {pair: 1 + factor * more for pair, more in excess.items()}
-    limits = ClassLimits(FLOPS_A_SECOND, BYTES_A_SECOND, LAUNCH_S / TINY_CALLS)
-    return CoRunTable(machine, len(machine) // 2, limits, {p: Slowdown(s, s, s, 1) for p, s in by_class.items()})
 
 
 def small(count: int, pool: Pool, *, seed: int) -> Iterator[tuple[str, Problem]]:

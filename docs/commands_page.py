@@ -23,7 +23,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "doctor": ("threadcast doctor", "threadcast doctor --gains", "threadcast doctor --gains my_model.py:build"),
     "profile": (
         "threadcast profile resnet18 --size small --batch 8",
-        "threadcast profile resnet18 --size small --batch 8 --corun",
+        "threadcast profile resnet18 --size small --batch 8",
         "threadcast profile my_model.py:build --mode forward --cases 4",
     ),
     "campaign": (

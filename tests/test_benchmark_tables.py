@@ -163,21 +163,6 @@ def test_both_values_are_stored_and_what_is_shown_is_of_the_first(engine: Module
     assert "1 cases were measured again" in shown
 
 
-def test_recorded_slowdowns_are_forecast_better_than_by_none_and_by_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    corun = importlib.import_module("corun")
-    try:
-        rows = list(corun.judged("real", list(corun.recorded()), 4))
-    finally:
-        for name in ("corun", "paper_networks", "run_facts"):
-            sys.modules.pop(name, None)
-    assert {frozenset(row) for row in rows} == {frozenset(corun.CORUN.columns)}
-    for row in rows:
-        assert float(row["inside_percent"]) >= 86
-        if 0 < row["pairs"] <= 4:
-            assert float(row["error"]) < min(float(row["error_of_none"]), float(row["error_of_mean"]))
-
-
 def test_every_benchmark_says_what_it_measures_and_its_options() -> None:
     silent = []
     for path in BENCHMARKS.glob("*.py"):

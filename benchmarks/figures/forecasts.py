@@ -106,16 +106,4 @@ NEW_MACHINE_OWN = Study(
 )  # fmt: skip
 
 
-def _corun(rows: list[Row]) -> str:
-    columns = ("set", "pairs", "classes_left", "error", "error_of_none", "error_of_mean", "inside_percent", "width")
-    head = ["ops", "pairs", "classes left", "error", "of 1.0", "of the mean", "in the interval, %", "high / low"]
-    return table(head, ([row[column] for column in columns] for row in rows if row["pairs"] in ("0", "4")))
-
-
-CORUN = Study(
-    "corun", "forecasts",
-    ("set", "pairs", "classes_left", "error", "error_of_none", "error_of_mean", "inside_percent", "width"), _corun,
-)  # fmt: skip
-
-
-STUDIES = (MODELS, PROFILING, NEW_MACHINE, NEW_MACHINE_OWN, CORUN)
+STUDIES = (MODELS, PROFILING, NEW_MACHINE, NEW_MACHINE_OWN)

@@ -43,20 +43,6 @@ OVER = Study(
 )  # fmt: skip
 
 
-def _corun(rows: list[Row]) -> str:
-    lines = [
-        [cores, times, f"{fmean(ratios):.3f}", f"{min(ratios):.3f}", f"{max(ratios):.3f}"]
-        for (cores, times), found in by(rows, "cores", "times").items()
-        if (ratios := numbers(found, "over_only_compared"))
-    ]
-    return table(["cores", "times", "mean over only compared", "least", "most"], sorted(lines))
-
-
-CORUN = Study(
-    "planner_corun", "planner", ("network", "cores", "times", "over_only_compared", "planned_s"), _corun, NETWORKS
-)
-
-
 def _small(rows: list[Row]) -> str:
     worst = [row for row in rows if row["what"].startswith("over CP-SAT's")]
     return table(["what", "value"], ([row["what"], row["value"]] for row in rows if row not in worst[1:]))
@@ -107,4 +93,4 @@ KEPT = Study(
     "planner_kept", "planner",
     ("graph", "ops", "cores", "teams", "in_memory_mb", "plan_mb", "half_mb", "compressed_mb"), _kept, SCALE,
 )  # fmt: skip
-STUDIES = (NETWORKS, OVER, CORUN, SMALL, SCALE, QUICK, KEPT)
+STUDIES = (NETWORKS, OVER, SMALL, SCALE, QUICK, KEPT)

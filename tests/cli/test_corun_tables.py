@@ -1,4 +1,4 @@
-"""Co-run slow-downs are measured by profile, used by plan and run, and learned by run."""
+"""Co-run slow-downs are used by plan and run, and learned by run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from threadcast.cli.corun_tables import interference_of, learn, shown
+from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.main import cli
 from threadcast.cli.output import Output
 from threadcast.core import Machine, Op, OpGraph, Placement, Plan, Trace
 from threadcast.core.corun import CoRunTable, read_table, write_table
-from threadcast.core.op_class import OpClass
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of
-from threadcast.threads import memory
 
 TWO = Machine.uniform("two", 2)
 GRAPH = OpGraph(("a", "b"), (Op("a"), Op("b")), (), {"a": {1: 1.0, 2: 0.7}, "b": {1: 1.0, 2: 0.7}})
@@ -45,42 +43,6 @@ def side_by_side(finish_s: float) -> Trace:
     alone = [Placement(name, (0,), 1, 10.0 + i, 11.0 + i) for i, name in enumerate("xyz")]
     pair = [Placement(name, (core,), 1, 0.0, finish_s) for core, name in enumerate("ab")]
     return Trace(2, "test", (*pair, *alone))
-
-
-@pytest.mark.system
-@pytest.mark.skipif(len(read_machine()) < 2, reason="needs two cores")
-def test_profile_measures_classes_side_by_side_and_adds_them_to_the_machines_table(
-    tmp_path: Path, corun_of_the_test: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "keep_freed_memory", lambda **_: False)  # it cannot be undone in the tests' own process
-    (tmp_path / "net.py").write_text(NETWORK)
-    machine = read_machine()
-    write_table(corun_of_the_test, CoRunTable(machine, bad_pairs={(A, B): 2.0}))
-    done = call(
-        "profile", f"{tmp_path / 'net.py'}:build", "--corun", "--cases", "1", "--budget-s", "0.003",
-        "--store", tmp_path / "store.sqlite", "--json",
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    measured = json.loads(done.stdout)["corun"]
-    assert measured
-    assert {row["class"] for row in measured} | {row["beside"] for row in measured} <= set(OpClass)
-    known = read_table(corun_of_the_test, machine)
-    assert known is not None
-    assert known.to_json()["classes"] == measured
-    assert known.bad_pairs == {(A, B): 2.0}
-    forecast = json.loads(done.stdout)["corun_forecasts"]
-    assert [row for row in known.to_json()["forecasts"] if row in forecast] == forecast
-    assert len(known.forecasts) == len(OpClass) ** 2
-    assert len(measured) + len(forecast) == len(OpClass) ** 2
-
-
-def test_what_was_forecast_is_shown_apart_from_what_was_measured() -> None:
-    row = {"class": "memory", "beside": "tiny", "slowdown": 1.25, "low": 1.1, "high": 1.4}
-    measured, forecast = shown({"corun": [{**row, "pairs": 2}], "corun_forecasts": [{**row, "beside": "memory"}]})
-    assert "measured" in str(measured.title)
-    assert "90 %" in str(forecast.title)
-    assert [column.header for column in forecast.columns] == ["class", "beside", "slowdown", "low", "high"]
-    assert shown({"corun": [], "corun_forecasts": []}) == []
 
 
 def test_a_plan_keeps_known_bad_pairs_apart_unless_told_not_to(tmp_path: Path, corun_of_the_test: Path) -> None:

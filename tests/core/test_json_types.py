@@ -46,11 +46,7 @@ DOCUMENTS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
     "co-run table": (
         CoRunTable.from_json,
         {
-            "schema": "threadcast.corun/1", "machine": MACHINE, "cores": 2,
-            "limits": {"core_flops_per_s": 1e9, "core_bytes_per_s": 1e9, "call_s": 1e-6},
-            "classes": [
-                {"class": "compute", "beside": "memory", "slowdown": 1.5, "low": 1.2, "high": 2.0, "pairs": 3}
-            ],
+            "schema": "threadcast.corun/1", "machine": MACHINE,
             "bad_pairs": [{"op": "a", "beside": "b", "slowdown": 2.0}],
         },
     ),

@@ -16,11 +16,9 @@ from pathlib import Path
 from dataclasses import replace
 from numba.core.dispatcher import Dispatcher
 from tests.scheduler.affinities import with_affinities
-from tests.scheduler.interference.test_class_slowdown import C, M, problem_of_classes, table_of
 from tests.scheduler.random_problems import problem_of
 from threadcast.scheduler import kernels
 from threadcast.scheduler.compile_planner import compile_planner
-from threadcast.scheduler.interference.class_slowdown import ClassInterference
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.search import search, shortest
@@ -42,8 +40,6 @@ uncertain = problem_of(curves, edges)
 table = uncertain.curves
 uncertain = Problem(uncertain.graph, replace(table, low=table.seconds / 2, high=table.seconds * 2), uncertain.machine)
 plan(uncertain, budget_s=0.5)
-slowed = problem_of_classes(M, C, M, C)
-plan(slowed, interference=ClassInterference(slowed, table_of({(M, M): 1.8, (M, C): 1.3})), budget_s=0.5)
 search.ANNEALED_OPS = shortest.ANNEALED_OPS = 10
 plan(grouped, budget_s=0.5)
 after = {name: loop.signatures for name, loop in loops.items()}

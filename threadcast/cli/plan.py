@@ -94,7 +94,7 @@ def command(
 
     NETWORK is a graph file (name.json), a graph of the store (network/size/b8/training), a built-in network or
     FILE.py:function. A graph file with curves needs no model, no measurements and no store. --json prints the plan
-    itself. Ops slow each other down as `threadcast profile --corun` measured it and `threadcast run` observed it.
+    itself. Ops slow each other down as `threadcast run` has observed it.
     """
     question = Question(network, machine, model)
     problem, remarks = read_problem(question, settings)

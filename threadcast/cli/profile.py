@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from threadcast.cli import corun_tables
 from threadcast.cli.counter_choice import chosen_counters, counters_option, counters_read
 from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, setting
@@ -59,8 +58,6 @@ UNCERTAIN = 0.05
 @setting("profile.budget_s", "--budget-s")
 @setting("profile.tolerance", "--tolerance")
 @counters_option
-@click.option("--corun", is_flag=True, help="Also measure how much ops slow each other down side by side.")
-@setting("corun", "--corun-dir")
 @service_options
 @setting("store", "--store")
 @setting("models", "--models")
@@ -75,7 +72,6 @@ def command(
     cases: FixedCases | None,
     model: str | None,
     counter_choice: CounterChoice | None,
-    corun: bool,
 ) -> None:
     """Time the operations of NETWORK, a built-in one's name or FILE.py:function, each alone at a few thread counts.
 
@@ -86,9 +82,7 @@ def command(
     At the end a few choices are checked by more measurements (--check). Measurements and the graph are stored as they
     are made. What the store has already is not measured again unless it is old (--max-age-days) or the machine has
     become faster or slower, so an interrupted profile continues where it stopped. Freed memory stays in the process
-    while it is timed, since how much of it the system would have to provide again differs from step to step. With
-    --corun, a few pairs of ops bound by memory, by arithmetic and by the call itself are timed beside each other on the
-    two halves of the machine, and the other pairs of these classes are forecast; plans then take it into account.
+    while it is timed, since how much of it the system would have to provide again differs from step to step.
 
     Where others use the cores, up to 30 s are waited for a quiet moment. What they disturbed is measured again and, if
     it is disturbed once more, called so, and forecasts by it are less certain.
@@ -96,7 +90,6 @@ def command(
     from threadcast.capture.workloads import capture_workload, default_mode, graph_name
     from threadcast.cli.followed_model import followed_model
     from threadcast.collector.busy import LoadWatch
-    from threadcast.collector.corun import halves
     from threadcast.collector.lone import LoneOps
     from threadcast.collector.proposers import EvenlySpread
     from threadcast.collector.timing import Goal
@@ -108,8 +101,6 @@ def command(
     keep_freed_memory(one_heap=True)
     machine = read_machine(cores=settings["cores"])
     watch = LoadWatch.of(machine)
-    if corun:
-        halves(machine)  # an error about a single core comes now, not after its ops are timed
     workload = network.load()
     mode = network.mode or default_mode(workload)
     captured = capture_workload(workload, mode, optimizer=network.optimizer)
@@ -137,10 +128,6 @@ def command(
             all_sent, sent = warn_unsent(output, background), sent_document(background.outbox)
     if followed is not None:
         curves = _curves(output, followed, report, graph, machine)
-    beside = None
-    if corun:
-        watch.wait(output.note)
-        beside = corun_tables.measure(graph, machine, settings, output)
     step_goal = Goal(settings["profile.tolerance"], budget_s=STEP_MEANS * settings["profile.budget_s"])
     rows = [case_row(captured, report, machine, case, step_goal, curves, watch) for case in step_cases]
     document = {
@@ -149,12 +136,7 @@ def command(
         "choices": choice_rows(graph, report), **sent,
     }  # fmt: skip
     _warn(output, report, document["counters"])
-    tables = shown(document)
-    if beside is not None:
-        found = corun_tables.rows(beside)
-        document |= found
-        tables += corun_tables.shown(found)
-    output.result(document, *tables)
+    output.result(document, *shown(document))
     if not all_sent:
         context.exit(1)
 

@@ -12,7 +12,6 @@ from threadcast.core import Placement, Plan
 from threadcast.core.arguments import check
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
-from threadcast.scheduler.interference.class_slowdown import ClassInterference
 from threadcast.scheduler.interference.core_sharing import CoreSharing, Interference
 from threadcast.scheduler.policies.best_setting import ROUNDING
 from threadcast.scheduler.policies.plan_replay import PlanReplay
@@ -187,8 +186,7 @@ class _PlanSearch:
         from threadcast.scheduler.search.shortest import shortest
 
         same, interference = searched is self.problem, self._interference
-        slowdowns = interference.matrix() if same and isinstance(interference, ClassInterference) else None
-        for ops in shortest(searched, bound_s=bound_s, seed=self._seed, deadline_s=end_s, slowdowns=slowdowns):
+        for ops in shortest(searched, bound_s=bound_s, seed=self._seed, deadline_s=end_s):
             candidate = _Candidate(SEARCH, ops, max(at.finish_s for at in ops))
             yield candidate if same and interference is None else _replayed(self.problem, candidate, interference)
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.random_problems import problem_of, problems
-from threadcast.core import Affinity, Case, CurveTable, Machine, Op, OpGraph
-from threadcast.core.corun import CoRunTable, Slowdown
-from threadcast.core.op_class import ClassLimits, OpClass
-from threadcast.scheduler.interference.class_slowdown import ClassInterference
+from threadcast.core import Affinity, Case, CurveTable, Machine
 from threadcast.scheduler.policies import Problem
-from threadcast.scheduler.problem.graph_curves import curves_of
-from threadcast.scheduler.search.core_layout import CoreLayout, lay_out
+from threadcast.scheduler.search.core_layout import lay_out
 from threadcast.scheduler.simulation.checker import check_schedule
 
 
@@ -60,20 +54,3 @@ def test_cores_are_of_one_group_or_of_many_as_the_op_is_faster() -> None:
     group = {core.id: core.group for core in machine.cores}
     assert [len({group[core] for core in op.cores}) for op in made.ops] == [1, 2]
     assert [op.duration_s for op in made.ops] == [1.0, 1.0]
-
-
-@pytest.mark.parametrize("enough_s", [1.0, 9.0])
-def test_annealing_keeps_a_thread_count_for_which_only_slow_downs_speak(enough_s: float) -> None:
-    """Two ops that two threads do not make faster, but that slow each other down three times side by side."""
-    machine = Machine.uniform("two", 2)
-    ops = tuple(Op("memory", attributes={"n": n}, cost=(1e6, 1e7)) for n in range(2))
-    graph = OpGraph(("a", "b"), ops, (), {name: {1: 1.0, 2: 1.0} for name in "ab"})
-    problem = Problem(graph, curves_of(graph, machine), machine)
-    classes = (OpClass.MEMORY, OpClass.MEMORY)
-    table = CoRunTable(machine, 1, ClassLimits(1e10, 1e9, 1e-6), {classes: Slowdown(3.0, 3.0, 3.0, 1)})
-    layout = CoreLayout(problem, slowdowns=ClassInterference(problem, table).matrix())
-    wide = layout.sequence([0.0, 1.0], np.array([1, 1]))
-    assert wide.makespan_s == 2.0
-    found = layout.annealed(wide, seed=0, enough_s=enough_s, deadline_s=9.0, clock=lambda: 0.0)
-    assert found.makespan_s == 2.0
-    assert layout.sequence(np.argsort(found.order).astype(float), found.position).makespan_s == 2.0

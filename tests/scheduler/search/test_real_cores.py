@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.affinities import two_affinity_problems, with_affinities
-from tests.scheduler.interference.test_class_slowdown import C, M, T, problem_of_classes, table_of
 from tests.scheduler.random_problems import problem_of
 from tests.waiting import HANGS_S
-from threadcast.core import Affinity, Case, CurveTable, Machine, Plan
-from threadcast.core.op_class import OpClass
+from threadcast.core import Affinity, Case, CurveTable, Machine
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
-from threadcast.scheduler.interference.class_slowdown import ClassInterference
 from threadcast.scheduler.kernels.core_picking import idle_cores, pick
 from threadcast.scheduler.planner import SEARCH, plan
 from threadcast.scheduler.policies import Problem, create
@@ -150,30 +146,3 @@ def test_plans_with_wide_ops_of_no_time_are_legal(
     planned = plan(problem, policy=SEARCH, budget_s=0.2)
     check_schedule(problem.graph, planned, machine=problem.machine)
     assert simulate(PlanReplay(problem, plan=planned)).makespan_s == pytest.approx(planned.makespan_s)
-
-
-@settings(max_examples=60, deadline=None)
-@given(classes=st.lists(st.sampled_from([M, C, T]), min_size=2, max_size=8), widths=st.data(), bad=st.booleans())
-def test_a_layout_with_slow_downs_takes_as_long_as_the_simulator_says(
-    classes: list[OpClass], widths: st.DataObject, bad: bool
-) -> None:
-    problem = problem_of_classes(*classes)
-    table = table_of({(M, M): 1.8, (M, C): 1.3, (C, M): 1.1})
-    pair = (problem.graph.ops[0].key, problem.graph.ops[1].key)
-    table = replace(table, bad_pairs={pair: 2.5} if bad else {})
-    interference = ClassInterference(problem, table)
-    layout = CoreLayout(problem, slowdowns=interference.matrix())
-    position = np.array([widths.draw(st.integers(0, 1)) for _ in classes], dtype=np.int64)
-    sequence = layout.sequence([float(widths.draw(st.integers(0, 3))) for _ in classes], position)
-    made = Plan(len(problem.machine), "test", layout.placements(sequence))
-    run = simulate(PlanReplay(problem, plan=made), interference=interference)
-    assert sequence.makespan_s == pytest.approx(run.makespan_s)
-
-
-@pytest.mark.usefixtures("few_moves")
-def test_planning_with_slow_downs_puts_memory_beside_arithmetic() -> None:
-    """Four memory-bound ops and four others on two cores: one of each at a time loses nothing."""
-    problem = problem_of_classes(M, M, M, M, C, C, C, C, machine=Machine.uniform("two", 2))
-    table = table_of({(M, M): 3.0}, machine=problem.machine, cores=1)
-    planned = plan(problem, interference=ClassInterference(problem, table), budget_s=HANGS_S)
-    assert planned.makespan_s == pytest.approx(4.0)

@@ -9,8 +9,8 @@ import numpy as np
 
 from threadcast.scheduler.kernels.arrays import copy_to
 from threadcast.scheduler.kernels.compiled import compiled, inlined
-from threadcast.scheduler.kernels.core_assignment import CoreAllotment, CoreGraph, CoreSchedule, makespan_on_cores
-from threadcast.scheduler.kernels.insertion import Profile, empty_profile, fill_levels, insert
+from threadcast.scheduler.kernels.core_assignment import CoreAllotment, CoreGraph, CoreSchedule, assign_cores
+from threadcast.scheduler.kernels.insertion import empty_profile, fill_levels, insert
 from threadcast.scheduler.kernels.instance import Allotment, Bools, Floats, Ints
 from threadcast.scheduler.kernels.random_moves import (
     Cooling,
@@ -22,6 +22,7 @@ from threadcast.scheduler.kernels.random_moves import (
     some_op,
     some_place,
 )
+from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
 
 class Moves(NamedTuple):
@@ -93,15 +94,21 @@ def anneal(
     n, cores = len(order), len(graph.group)
     current = _current(options, order, choice)
     allotment, start = current.allotment, current.start
+    equal, predecessors = Allotment(allotment.width, allotment.fast), graph.predecessors
     tried = CoreSchedule(np.empty(n), np.empty(n) if real else allotment.fast)
+    tried_start, seconds = tried
+    nowhere = CompressedRows(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
     after_s, profile, chain = _least_after(graph, options, order), empty_profile(n), np.empty(n, dtype=np.int64)
-    now = _makespan(graph, real, order, allotment, after_s, np.inf, tried, profile)
+    if real:
+        now = assign_cores(graph, order, allotment, np.inf, tried, nowhere)
+    else:
+        now = insert(order, predecessors, equal, cores, after_s, np.inf, tried_start, profile)
     work = 0.0
     for op in range(n):
         work += allotment.width[op] * allotment.fast[op]
     best, best_order, best_choice, best_work = now, order.copy(), choice.copy(), work
-    copy_to(start, tried.start)
-    on_chain = critical_chain(tried.seconds, start, now, random, chain)
+    copy_to(start, tried_start)
+    on_chain = critical_chain(seconds, start, now, random, chain)
     for number in range(cooling.moves):
         if best <= cooling.enough_s:
             break
@@ -110,33 +117,25 @@ def anneal(
         if move.end == move.begin and choice[move.op] == move.old:
             continue
         limit_s = now - moves.frugality * (move.work - work) / cores - temperature * math.log(1.0 - draw(random))
-        found = _makespan(graph, real, order, allotment, after_s, limit_s, tried, profile)
+        if real:
+            found = assign_cores(graph, order, allotment, limit_s, tried, nowhere)
+        else:
+            found = insert(order, predecessors, equal, cores, after_s, limit_s, tried_start, profile)
         if found <= limit_s:
             changed = found != now
             now, work = found, move.work
-            copy_to(start, tried.start)
+            copy_to(start, tried_start)
             if now < best or (moves.frugality > 0.0 and now == best and work < best_work):
                 best, best_work = now, work
                 copy_to(best_order, order)
                 copy_to(best_choice, choice)
             if changed:
-                on_chain = critical_chain(tried.seconds, start, now, random, chain)
+                on_chain = critical_chain(seconds, start, now, random, chain)
         else:
             _undo(options, current, move)
     copy_to(order, best_order)
     copy_to(choice, best_choice)
     return best
-
-
-@inlined
-def _makespan(
-    graph: CoreGraph, real: bool, order: Ints, allotment: CoreAllotment, after_s: Floats, limit_s: float,
-    tried: CoreSchedule, profile: Profile,
-) -> float:  # fmt: skip
-    if real:
-        return makespan_on_cores(graph, order, allotment, limit_s, tried)
-    equal = Allotment(allotment.width, allotment.fast)
-    return insert(order, graph.predecessors, equal, len(graph.group), after_s, limit_s, tried.start, profile)
 
 
 @inlined

@@ -1,7 +1,6 @@
 """Schedules on real cores: each op, in a given order, gets cores, and takes its time on these cores.
 
-How long an op takes depends on its cores (of one cache group or of many) and, where `SlowdownMatrix` has labels, on
-what runs at the same time on the others.
+How long an op takes depends on its cores, of one cache group or of many.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from threadcast.scheduler.interference.class_slowdown import SlowdownMatrix
 from threadcast.scheduler.kernels.compiled import compiled
 from threadcast.scheduler.kernels.core_picking import (
     first_free,
@@ -21,17 +19,15 @@ from threadcast.scheduler.kernels.core_picking import (
     pick_latest,
 )
 from threadcast.scheduler.kernels.instance import Bools, Floats, Ints
-from threadcast.scheduler.kernels.slowdown_loop import run_with_slowdowns
 from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
 
 class CoreGraph(NamedTuple):
-    """The data that all schedules of a problem share: edges, the cache group of each core, slow-downs."""
+    """The data that all schedules of a problem share: edges, and the cache group of each core."""
 
     predecessors: CompressedRows
     successors: CompressedRows
     group: Ints
-    slowdowns: SlowdownMatrix
 
 
 class CoreAllotment(NamedTuple):
@@ -104,26 +100,3 @@ def assign_cores(
         if makespan > limit_s:
             return np.inf
     return makespan
-
-
-@compiled
-def makespan_on_cores(
-    graph: CoreGraph, order: Ints, allotment: CoreAllotment, limit_s: float, schedule: CoreSchedule
-) -> float:
-    """Return the makespan of `order` on real cores, slow-downs included where there are any; fill `schedule`.
-
-    Returns infinity as soon as the makespan exceeds `limit_s`.
-    """
-    n, slows = len(order), len(graph.slowdowns.label) > 0
-    indptr = np.zeros(n + 1, dtype=np.int64)
-    if slows:
-        for op in range(n):
-            indptr[op + 1] = indptr[op] + allotment.width[op]
-    cores_of = CompressedRows(indptr, np.empty(indptr[n], dtype=np.int64))
-    alone_s = assign_cores(graph, order, allotment, limit_s, schedule, cores_of)
-    if not slows or alone_s > limit_s:
-        return alone_s
-    return run_with_slowdowns(
-        order, graph.predecessors, graph.successors, cores_of, len(graph.group), graph.slowdowns,
-        schedule.seconds.copy(), limit_s, schedule.start, schedule.seconds,
-    )  # fmt: skip

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from threadcast.scheduler.interference.class_slowdown import SlowdownMatrix
 from threadcast.scheduler.kernels.annealing_loop import ON_EQUAL_CORES, CoreChoices, anneal
 from threadcast.scheduler.kernels.core_assignment import CoreGraph
 from threadcast.scheduler.kernels.insertion import empty_profile, insert
@@ -40,7 +39,7 @@ def annealed(
     order, choice = solution.order(instance), solution.choice.copy()
     order, best_s = justified(instance, order, choice)
     group = np.zeros(instance.cores, dtype=np.int64)
-    graph = CoreGraph(instance.predecessors, instance.successors, group, SlowdownMatrix.none())
+    graph = CoreGraph(instance.predecessors, instance.successors, group)
     alike = np.zeros(instance.width.shape, dtype=np.bool_)
     options = CoreChoices(instance.width, instance.seconds, instance.seconds, alike, instance.choices)
     for chunk in range(CHUNKS):

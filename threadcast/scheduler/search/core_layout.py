@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from threadcast.core import Affinity, Case, Placement, Plan
-from threadcast.scheduler.interference.class_slowdown import SlowdownMatrix
 from threadcast.scheduler.kernels.annealing_loop import ON_REAL_CORES, CoreChoices, anneal
 from threadcast.scheduler.kernels.compiled import COMPILED, UNCOMPILED
 from threadcast.scheduler.kernels.core_assignment import (
@@ -17,21 +16,19 @@ from threadcast.scheduler.kernels.core_assignment import (
     CoreGraph,
     CoreSchedule,
     assign_cores,
-    makespan_on_cores,
 )
 from threadcast.scheduler.kernels.instance import Floats, Ints, positions_of
 from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.compressed_rows import CompressedRows
 from threadcast.scheduler.problem.useful_widths import useful_widths
-from threadcast.scheduler.search.annealing import CHUNKS, FIRST, cooling, random_state
+from threadcast.scheduler.search.annealing import CHUNKS, cooling, random_state
 from threadcast.scheduler.search.replay import timed
 
 MOST_MOVES, MOVES_S, PER_CORE_S = 100_000, 1.0, 25e-9
 """Most moves of `CoreLayout.annealed`, about the seconds that all of them take, and the seconds that `assign_cores`
 takes for each pair of op and core (AMD EPYC, 30 to 750 ops on 64 cores)."""
-FIRST_WITHOUT_SLOWDOWNS = 0.004
-"""First temperature, relative to the makespan, where ops do not slow each other down: a fifth of `annealing.FIRST`,
-because the schedule is good already."""
+FIRST = 0.004
+"""First temperature, relative to the makespan: a fifth of `annealing.FIRST`, as the schedule is good already."""
 
 
 class CoreSequence(NamedTuple):
@@ -52,18 +49,16 @@ class CoreLayout:
     and takes its time on the cores that it gets. These are of one cache group where possible, or of many groups if the
     op is faster so; an op waits for such cores if it ends earlier then. So placements are legal for any given starts,
     and no later than the starts if these are a schedule of the same times. Ops that take no time run beside their
-    predecessors, so that they occupy no core. With `slowdowns`, makespans include slow-downs, while placements have the
-    ops' times alone.
+    predecessors, so that they occupy no core.
     """
 
-    def __init__(self, problem: Problem, *, slowdowns: SlowdownMatrix | None = None) -> None:
+    def __init__(self, problem: Problem) -> None:
         graph, times = problem.graph, problem.times
         self._problem = problem
-        self._slowdowns = SlowdownMatrix.none() if slowdowns is None else slowdowns
         numbers: dict[int, int] = {}
         group = np.array([numbers.setdefault(c.group, len(numbers)) for c in problem.machine.cores], np.int64)
         predecessors, successors = CompressedRows.of(graph.predecessors), CompressedRows.of(graph.successors)
-        self._graph = CoreGraph(predecessors, successors, group, self._slowdowns)
+        self._graph = CoreGraph(predecessors, successors, group)
         self._ids = tuple(core.id for core in problem.machine.cores)
         self._counts = np.asarray(times.counts, dtype=np.int64)
         self._fast, self.slower_s = times.seconds, _slower(problem)
@@ -78,8 +73,9 @@ class CoreLayout:
     def sequence(self, start: Sequence[float], position: Ints) -> CoreSequence:
         """Return the schedule with these (n_ops,) starts, of which only the order counts, and these positions."""
         order = _order(self._problem, start, (self.slower_s[np.arange(len(position)), position] == 0).tolist())
-        schedule = _room(len(order))
-        makespan_s = makespan_on_cores(self._graph, order, self._allotment(position), np.inf, schedule)
+        makespan_s = assign_cores(
+            self._graph, order, self._allotment(position), np.inf, _room(len(order)), CompressedRows.of(())
+        )
         return CoreSequence(float(makespan_s), order, position)
 
     def placements(self, sequence: CoreSequence) -> tuple[Placement, ...]:
@@ -98,7 +94,7 @@ class CoreLayout:
         """Return a schedule no longer than `sequence`, found by random changes of it.
 
         It ends at `deadline_s` of `clock`, or at a makespan of at most `enough_s`. An op's thread counts are those that
-        are useful (`useful_widths`) at one of the affinities, and that of `sequence`, for which slow-downs may speak.
+        are useful (`useful_widths`) at one of the affinities, and that of `sequence`.
         """
         best_s, order, position = sequence
         useful = useful_widths(self._fast) | useful_widths(self.slower_s)
@@ -114,31 +110,13 @@ class CoreLayout:
         random = random_state(np.random.default_rng(seed))
         moves_s = MOVES_S / (1 if COMPILED else UNCOMPILED)
         moves = min(int(moves_s / (len(order) * len(self._ids) * PER_CORE_S)), MOST_MOVES)
-        first = FIRST if len(self._slowdowns.label) else FIRST_WITHOUT_SLOWDOWNS
         for chunk in range(CHUNKS):
             if best_s <= enough_s or clock() >= deadline_s:
                 break
-            steps = cooling(best_s, chunk, first=first, moves=moves // CHUNKS, enough_s=enough_s)
+            steps = cooling(best_s, chunk, first=FIRST, moves=moves // CHUNKS, enough_s=enough_s)
             with np.errstate(over="ignore"):  # the random numbers' product, where it is not compiled
                 best_s = anneal(self._graph, options, ON_REAL_CORES, True, order, choice, random, steps)
         return CoreSequence(float(best_s), order, columns[row[:, 0], choice])
-
-    def expected_s(self, sequence: CoreSequence, *, times: float) -> Floats:
-        """Return (n_ops, n_counts) seconds at the better affinity, with the slow-down that an op can expect there.
-
-        It is assumed that the other cores are as busy as on average in `sequence`, with the same mix of labels. So an
-        op on all cores takes as long as alone, and more cores pay for ops that lose most beside others. `times`
-        multiplies the slow-down: with 2 it counts both the op's own loss and the loss that the op causes to others.
-        """
-        makespan_s, order, position = sequence
-        slowdowns, cores = self._slowdowns, len(self._ids)
-        width = self._counts[position]
-        work = width * self._fast[np.arange(len(order)), position]
-        cores_busy = np.bincount(slowdowns.label, work, minlength=len(slowdowns.per_core)) / (makespan_s * cores)
-        ops_running = np.bincount(slowdowns.label, work / width, minlength=len(cores_busy)) / (makespan_s * cores)
-        excess = (slowdowns.per_core @ cores_busy + slowdowns.whole @ ops_running)[slowdowns.label]
-        factor = 1 + times * excess[:, None] * (cores - self._counts)
-        return np.asarray(self._fast * np.minimum(factor, slowdowns.largest))
 
     def _allotment(self, position: Ints) -> CoreAllotment:
         row = np.arange(len(position))

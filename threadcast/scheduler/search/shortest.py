@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from threadcast.core import Placement
-from threadcast.scheduler.interference.class_slowdown import SlowdownMatrix
 from threadcast.scheduler.kernels.instance import Floats, Instance
 from threadcast.scheduler.policies.cpa import Cpa, Mcpa
 from threadcast.scheduler.policies.lp_rounding import RHO, LpRounding
@@ -18,11 +17,9 @@ from threadcast.scheduler.problem.times import Integers
 from threadcast.scheduler.search.core_layout import CoreLayout, CoreSequence
 from threadcast.scheduler.search.search import ANNEALED_OPS, RETURNED, Search
 
-FIRST_ENDS, NEXT_END = 0.45, (0.6, 0.75)
-"""Parts of the time at which searches end if affinities or slow-downs matter: the first search, and further searches
-with other times of the ops. In the rest of the time the best schedule is annealed on real cores."""
-SIMULATED = 2
-"""Number of schedules yielded if ops slow each other down: makespans are known then, and simulating takes time."""
+FIRST_ENDS, SECOND_ENDS = 0.45, 0.6
+"""Parts of the time at which the two searches end if affinities matter. In the rest of the time the best schedule is
+annealed on real cores."""
 CPA_OPS = 2_000
 """Most ops for which CPA's allotments are made: for 3,000 ops on 128 cores they took 1.5 s of the 2 s of a search."""
 ROUNDINGS = (0.0, RHO, 1.0)
@@ -30,16 +27,14 @@ ROUNDINGS = (0.0, RHO, 1.0)
 on 16 to 128 cores took 1.18 of the lower bound, with RHO alone 1.19, with none 1.24."""
 
 
-def shortest(
-    problem: Problem, *, bound_s: float, seed: int, deadline_s: float, slowdowns: SlowdownMatrix | None = None
-) -> Iterator[tuple[Placement, ...]]:
+def shortest(problem: Problem, *, bound_s: float, seed: int, deadline_s: float) -> Iterator[tuple[Placement, ...]]:
     """Yield short schedules on real cores, the shortest first; `bound_s` is a lower bound on them.
 
     `Search` treats all cores as equal and uses each op's time at its better affinity. With cache groups, not all ops
     get that affinity. So a second search uses the times at the worse affinity, and the best schedule is annealed on
-    real cores. With `slowdowns`, further searches use the times that ops can expect beside others.
+    real cores.
     """
-    layout, begun_s = CoreLayout(problem, slowdowns=slowdowns), time.monotonic()
+    layout, begun_s = CoreLayout(problem), time.monotonic()
     large = len(problem.graph) > ANNEALED_OPS
     allotments = list(_allotments(problem))
 
@@ -52,21 +47,15 @@ def shortest(
         found = search.run()[: 1 if large else None]
         return [layout.sequence(one.start.tolist(), instance.positions(one.choice)) for one in found]
 
-    other_times: list[Callable[[], Floats]] = []
-    if not large and slowdowns is not None:  # on large graphs the time is better spent on one search
-        other_times = [lambda: layout.expected_s(found[0], times=2.0), lambda: layout.expected_s(found[0], times=1.0)]
-    elif not large and layout.affinity_matters:
-        other_times = [lambda: layout.slower_s]
+    again = not large and layout.affinity_matters  # on large graphs the time is better spent on one search
     enough_s = bound_s * (1 + 1e-9)
-    found = sorted(searched(problem.times.seconds, bound_s, FIRST_ENDS if other_times else 1.0), key=_makespan_s)
-    for part, other in zip(NEXT_END, other_times):
-        if found[0].makespan_s > enough_s:
-            seconds = other()
-            more = searched(seconds, _least_s(problem, seconds), part)
-            found = sorted([*found, *more], key=_makespan_s)[:RETURNED]
-    if other_times:
+    found = searched(problem.times.seconds, bound_s, FIRST_ENDS if again else 1.0)
+    if again and min(map(_makespan_s, found)) > enough_s:
+        found += searched(layout.slower_s, _least_s(problem, layout.slower_s), SECOND_ENDS)
+    found = sorted(found, key=_makespan_s)[:RETURNED]
+    if again:
         found[0] = layout.annealed(found[0], seed=seed, enough_s=enough_s, deadline_s=deadline_s, clock=time.monotonic)
-    for sequence in found[: None if slowdowns is None else SIMULATED]:
+    for sequence in found:
         yield layout.placements(sequence)
 
 
