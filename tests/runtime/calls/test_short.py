@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from contextlib import closing
 
@@ -15,28 +16,28 @@ from threadcast.runtime.calls.short import LONG, MOST_KINDS, NEW_IN_A_ROW, TIMED
 def test_a_short_kind_is_timed_and_left_alone() -> None:
     short = ShortCalls(1e-4)
     for seconds in (1e-3, 2e-5, 3e-5):
-        assert short.wants("kind", further=False)
+        assert short.wants("kind", captured_s=None)
         assert short.why_left_alone("kind") is None or seconds == 3e-5
         short.ran("kind", seconds)
-    assert not short.wants("kind", further=False)
+    assert not short.wants("kind", captured_s=None)
     assert "takes 20 us" in (short.why_left_alone("kind") or "")
-    assert short.wants("another kind", further=False)
+    assert short.wants("another kind", captured_s=None)
     assert short.take("kind") == [1e-3, 2e-5, 3e-5]
-    assert short.wants("kind", further=False), "what is forgotten is timed again"
+    assert short.wants("kind", captured_s=None), "what is forgotten is timed again"
 
 
 def test_a_slow_first_call_alone_does_not_make_a_kind_long() -> None:
     short = ShortCalls(1e-4)
     short.ran("kind", LONG * 1e-4 * 0.9)
-    assert short.wants("kind", further=False)
+    assert short.wants("kind", captured_s=None)
     short.ran("long", LONG * 1e-4)
-    assert not short.wants("long", further=False)
+    assert not short.wants("long", captured_s=None)
     assert short.why_left_alone("long") is None
 
 
 def test_nothing_is_timed_where_no_call_is_too_short() -> None:
     short = ShortCalls(0.0)
-    assert not short.wants("kind", further=False)
+    assert not short.wants("kind", captured_s=None)
     assert short.why_left_alone("kind") is None
 
 
@@ -57,17 +58,35 @@ def test_an_addition_of_small_tensors_is_left_to_pytorch_and_says_so(monkeypatch
 
 def test_a_further_kind_is_called_once_before_it_is_captured() -> None:
     short = ShortCalls(0.0)
-    assert short.wants("kind", further=True)
+    assert short.wants("kind", captured_s=0.0)
     short.ran("kind", 1.0)
-    assert not short.wants("kind", further=True)
+    assert not short.wants("kind", captured_s=0.0)
+
+
+def test_a_further_kind_is_captured_once_its_calls_took_as_long_as_the_last_capture() -> None:
+    short = ShortCalls(0.0)
+    for _ in range(4):
+        assert short.wants("kind", captured_s=1.0)
+        short.ran("kind", 0.25)
+    assert not short.wants("kind", captured_s=1.0)
+    assert short.wants("another", captured_s=1.0)
+
+
+def test_of_many_kinds_most_calls_are_left_alone_where_looks_cost() -> None:
+    short = ShortCalls(0.0)
+    for number in range(NEW_IN_A_ROW):
+        assert not short.leaves_alone(number, 1e-4)
+        short.ran(number, 1e-3)
+    assert short.leaves_alone(0, 1e-4)
+    assert not short.leaves_alone(0, 1e-6), "a look that costs nothing"
 
 
 def test_kinds_that_never_come_again_are_forgotten() -> None:
     short = ShortCalls(0.0)
     for number in range(MOST_KINDS + 1):
         short.ran(number, 1.0)
-    assert short.wants(0, further=True)
-    assert not short.wants(1, further=True)
+    assert short.wants(0, captured_s=0.0)
+    assert not short.wants(1, captured_s=0.0)
 
 
 def test_most_calls_that_are_too_short_are_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +123,21 @@ def test_calls_that_are_each_the_first_of_their_kind_are_left_alone_and_say_so(m
         assert not call.learning
         assert "came once" in call.reports[0].reason
         assert call._optimized._left_alone.has(((x, 0.1), {}))
+
+
+def test_what_captures_take_is_counted_whether_they_give_a_graph_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1")
+    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "0.05")
+
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(300):
+            x = x.sin()
+        return x
+
+    for function in (slow, lambda x: slow(x) + x.sum().item()):
+        with closing(threadcast.optimize(function)) as call, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            began_s = time.perf_counter()
+            for _ in range(TIMED + 1):
+                call(torch.ones(8))
+            assert call._optimized._budget.spent_s > 0.8 * (time.perf_counter() - began_s)

@@ -13,6 +13,7 @@ from threadcast.runtime.calls.kinds import CallKind
 from threadcast.runtime.calls.shared_learning import planner_for
 from threadcast.runtime.calls.short import ShortCalls
 from threadcast.runtime.calls.table import CallTable, Runner
+from threadcast.runtime.calls.tunings import CallTunings
 from threadcast.runtime.plans.model_cores import ModelCores
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.planning import Planner
@@ -61,6 +62,12 @@ class LearnedCalls:
         self._table.add(kind, runner)
         if isinstance(runner, Tuning):
             self.cores.pass_to(runner.resize)
+
+    def _captured_s(self, tunings: CallTunings) -> float | None:
+        """Seconds that it took to capture the last kind, 0 where any time may be spent; None where none was."""
+        if not len(self._table):
+            return None
+        return 0.0 if self._budget.unlimited else tunings.capture_s
 
     def _timed(self, kind: CallKind, run: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Run a call by eager PyTorch, and note how long calls of its kind take."""

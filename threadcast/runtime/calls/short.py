@@ -1,11 +1,17 @@
-"""Finds out which kinds of calls are too short or too seldom to gain anything, before their graph is captured."""
+"""Finds out which kinds of calls are too short or too seldom to gain anything, before their graph is captured.
+
+Capturing costs time whatever it gains. The first kind is captured at once. A further one is once eager PyTorch has
+taken as long for its calls as the last capture took: kinds that come seldom, as lengths of texts that vary, are not.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 
 from threadcast.runtime.calls.kinds import CallKind
+from threadcast.runtime.tuner.tuning import LOOKING_SHARE
 
 TIMED = 3
 """Calls of a kind that are timed before it is decided; the first does not count, as it fills caches."""
@@ -21,7 +27,7 @@ MOST_KINDS = 1_000
 
 class ShortCalls:
     """Times the first calls of each kind in eager PyTorch. `least_s` are the fewest seconds of a call worth planning;
-    with 0 only the first call of `further` kinds is timed."""
+    with 0 only calls of further kinds are timed."""
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
@@ -29,15 +35,14 @@ class ShortCalls:
         self.new_in_a_row = 0
         """Number of last calls that were each the first of a kind."""
 
-    def wants(self, kind: CallKind, *, further: bool) -> bool:
+    def wants(self, kind: CallKind, *, captured_s: float | None) -> bool:
         """Return whether one more call of this kind has to be timed.
 
-        `further`: other kinds were captured before. Then the first call is timed in any case: a kind may never come
-        again, as where an argument is a number that changes in every call.
+        `captured_s` are the seconds that it took to capture the last of other kinds; None where none was.
         """
         known, seconds = kind in self._seconds, self._seconds.get(kind, ())
         timed = self._least_s > 0 and len(seconds) < TIMED and not (seconds and seconds[0] >= LONG * self._least_s)
-        timed = timed or (further and not known)
+        timed = timed or (captured_s is not None and (not known or sum(seconds) < captured_s))
         self.new_in_a_row = self.new_in_a_row + 1 if timed and not known else 0
         return timed
 
@@ -58,6 +63,11 @@ class ShortCalls:
         """Return the seconds of the calls of this kind that were timed, and forget them: it is captured."""
         self.new_in_a_row = 0
         return self._seconds.pop(kind, [])
+
+    def leaves_alone(self, kind: CallKind, looking_s: float) -> bool:
+        """Whether the next calls need no look: many kinds are timed, and looks make such calls clearly slower."""
+        seconds = min(self._seconds.get(kind, ()), default=math.inf)
+        return len(self._seconds) >= NEW_IN_A_ROW and looking_s > LOOKING_SHARE * seconds
 
     @property
     def kinds(self) -> Iterable[CallKind]:

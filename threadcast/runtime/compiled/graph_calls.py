@@ -172,9 +172,11 @@ class GraphCalls(LearnedCalls):
         given = arguments if fixed is None else fixed.without(arguments)
         kind = kind_of_inputs(given, fixed=fixed is not None)
         found = self._on_cores_of_now(self._table.find(kind))
-        new = found is None and self._short.wants(kind, further=len(self._table) > 0)
-        if new and not self._tunings(fixed).knows(kind, self.machine, self.cores.chosen):
-            return self._timed(kind, self._as_pytorch, arguments)
+        if found is None:
+            tunings = self._tunings(fixed)
+            new = self._short.wants(kind, captured_s=self._captured_s(tunings))
+            if new and (kind in self._short.kinds or not tunings.knows(kind, self.machine, self.cores.chosen)):
+                return self._timed(kind, self._as_pytorch, arguments)
         runner = self._new(kind, given, fixed) if found is None else found
         if runner is None:
             return self._as_pytorch(*arguments)

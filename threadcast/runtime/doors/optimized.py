@@ -162,6 +162,7 @@ class Optimized(LearnedCalls):
                 return self._as_given(*arguments)
             if not isinstance(found, Tuning):
                 return self._as_before(found, arguments)
+            found.begun(began_s)
             result = self._verified(found, arguments) if self._verify_every else found(*arguments)
             if found.left is not None:
                 self._warn(found.left)
@@ -226,10 +227,11 @@ class Optimized(LearnedCalls):
         """Have a call timed whose kind nothing runs yet, or capture it and return what runs its kind from now on."""
         if not (now or self._watch.steady):
             return FIRST_CALL
-        further, part = len(self._table) > 0, self._budget.part()
-        may_capture = not further or part.allows(self._tunings.capture_s)
-        new = self._short.wants(kind, further=further) and not self._tunings.knows(
-            kind, self.machine, self.cores.chosen
+        began_s = time.perf_counter()
+        captured_s, part = self._captured_s(self._tunings), self._budget.part()
+        may_capture = captured_s is None or part.allows(captured_s)
+        new = self._short.wants(kind, captured_s=captured_s) and (
+            kind in self._short.kinds or not self._tunings.knows(kind, self.machine, self.cores.chosen)
         )
         if not now and (new or not may_capture):
             if self._short.new_in_a_row == NEW_IN_A_ROW:
@@ -241,6 +243,8 @@ class Optimized(LearnedCalls):
                 self._left_alone.after_varying(arguments)
                 return Fallback(self._once)
             self._awaited = kind
+            if self._short.leaves_alone(kind, self._looking_s):
+                self._left_alone.after_varying(arguments)
             return FIRST_CALL
         if (reason := self._short.why_left_alone(kind)) is not None:
             runner: Tuning | Fallback | FirstCall = Fallback(reason, short=True)
@@ -263,6 +267,8 @@ class Optimized(LearnedCalls):
             return FIRST_CALL
         else:
             return self._found(arguments, now=now)  # what they read may belong to the kind
+        if not isinstance(runner, Tuning):
+            self._budget.charge(time.perf_counter() - began_s)
         if not isinstance(runner, FirstCall):
             self._learned(kind, runner)
         return runner

@@ -94,7 +94,7 @@ class Candidates(Rounds):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self._began_s: float | None = clock()
-        """When this object was begun: its making belongs to the first call."""
+        """When the call that comes began, or, before the first one, when this object was begun; None: then."""
         super().__init__(
             Tournament(DEFAULT, baseline_s=eager_s, told=partial(_logger.info, "%s: %s", title)), budget or Budget()
         )

@@ -81,6 +81,7 @@ class Tuning(Candidates):
         if (kept := self._kept) is not None and self.passes:
             self._passes -= 1
             self._passed += 1
+            self._began_s = None
             return self._pass(kept, arguments)
         self._passes = 0
         began_s = self._clock() if self._began_s is None else self._began_s
@@ -101,6 +102,10 @@ class Tuning(Candidates):
             self._kept, self._passes = kept, self.tournament.passes
         self._ended_s = self._clock()
         return result
+
+    def begun(self, began_s: float) -> None:
+        """Take note when the call that comes now began: looking at it, and capturing it, belong to it."""
+        self._began_s = began_s
 
     def _pass(self, kept: Contender, arguments: tuple[Any, ...]) -> Any:
         """Run a call by what was kept, in which nothing is found out."""
