@@ -20,7 +20,7 @@ have the setting of a flag and its default.
 """
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "doctor": ("threadcast doctor", "threadcast doctor --gains", "threadcast doctor --gains my_model.py:build"),
+    "doctor": ("threadcast doctor",),
     "profile": (
         "threadcast profile resnet18 --size small --batch 8",
         "threadcast profile resnet18 --size small --batch 8",

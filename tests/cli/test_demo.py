@@ -15,8 +15,7 @@ from click.testing import CliRunner
 
 from tests.processes import command_of
 from threadcast.cli import demo, demo_report, demo_service
-from threadcast.cli.demo_report import RunReport
-from threadcast.cli.demo_summary import verdict
+from threadcast.cli.demo_report import RunReport, verdict
 from threadcast.cli.followed_model import LEARNING_KIND
 from threadcast.cli.main import cli
 from threadcast.core import Machine, Op, OpGraph, Placement, Plan, Trace, read_machine
@@ -110,36 +109,15 @@ def test_the_champion_is_the_model_that_costs_least_as_train_would_say(done: Dem
     assert (row["unusable"], row["cost"]) == (0, costs[champion.model])
 
 
-@pytest.mark.system
-def test_the_demos_runs_are_on_the_dashboard_of_its_store(done: Demo) -> None:
-    with Store.open(done.folder / "measurements.db") as store:
-        runs, graphs = store.browse.runs(limit=10), set(store.graphs())
-    assert len({run.graph for run in runs}) == len(runs) == len(done.summary["networks"])
-    assert {run.graph for run in runs} <= graphs
-    assert all(run.plan.makespan_s > 0 < run.trace.makespan_s for run in runs)
-
-
-@pytest.mark.system
-def test_the_report_shows_every_run_and_why_an_accuracy_is_negative(done: Demo) -> None:
-    report = (done.folder / "report.html").read_text()
-    assert report.count('<svg class="timeline"') == 4
-    assert "lenet training" in report
-    assert "http" not in report.replace("over HTTP", "").replace("http://www.w3.org", "").lower().split("<body>")[0]
-    for row in done.summary["models"].values():
-        assert (row["worse_than_zero"] is not None) == (row["accuracy"] is not None and row["accuracy"] < 0)
-        assert row["worse_than_zero"] is None or escape(row["worse_than_zero"]) in report
-
-
 def test_a_traced_step_of_the_report_is_not_taken_for_the_median_step() -> None:
     graph = OpGraph(("a",), (Op("mm"),))
     plan = Plan(1, "search", (Placement("a", (0,), 1, 0.0, 4e-3),))
     trace = Trace(1, "search", (Placement("a", (0,), 1, 0.0, 4.1e-3),))
     verdict = Verdict(0.97, 0.94, 0.99, 9, "default")
-    run = RunReport("net", graph, plan, trace, 5e-3, 4.6e-3, verdict, ())
-    assert demo_report._step_row(run)[4] == "0.97 (0.94 to 0.99)"
-    assert demo_report._step_row(run)[-1] == "default"
+    run = RunReport("net", graph, plan, trace, 5e-3, 4.6e-3, verdict)
+    assert (run.row()[4], run.row()[-1]) == ("0.97 (0.94 to 0.99)", "default")
     assert run.why_default == "net keeps the default: the plan was 3% slower than it (0.94 to 0.99)."
-    section = "".join(demo_report._run_section(run)).replace("\N{NO-BREAK SPACE}", " ")
+    section = "".join(demo_report._of_run(run)).replace("\N{NO-BREAK SPACE}", " ")
     assert "<h3>One traced step: 4.10 ms</h3>" in section
     assert "The median planned step took 4.60 ms, 1.15x of the prediction." in section
 
@@ -149,7 +127,7 @@ def run_report(gain: float, low: float, high: float, *, disturbed: bool = False)
     plan = Plan(1, "search", (Placement("a", (0,), 1, 0.0, 4e-3),))
     trace = Trace(1, "search", (Placement("a", (0,), 1, 0.0, 4e-3),))
     verdict, kept = Verdict(gain, low, high, 30, "plan"), "99.9 % interval" if disturbed else "95 % interval"
-    return RunReport("net", OpGraph(("a",), (Op("mm"),)), plan, trace, 2.0, 2.0 / gain, verdict, (), disturbed, kept)
+    return RunReport("net", OpGraph(("a",), (Op("mm"),)), plan, trace, 2.0, 2.0 / gain, verdict, disturbed, kept)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +148,8 @@ def test_the_verdict_is_one_sentence_that_says_how_sure_it_is(report: RunReport,
 
 def test_forecasts_by_disturbed_times_are_called_disturbed() -> None:
     run = replace(run_report(2.0, 1.6, 2.5), forecast_disturbed=True)
-    assert demo_report._step_row(run)[5:7] == ["disturbed", "disturbed"]
-    assert "the prediction says little" in "".join(demo_report._run_section(run))
+    assert run.row()[5:7] == ["disturbed", "disturbed"]
+    assert "the prediction says little" in "".join(demo_report._of_run(run))
 
 
 @pytest.fixture

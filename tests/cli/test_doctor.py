@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,10 +11,8 @@ import pytest
 from tests.cli.commands import invoke
 from tests.core import trees
 from tests.waiting import HANGS_S
-from threadcast.cli.bfloat16_speed import Bfloat16Speed
 from threadcast.cli.findings import (
     State,
-    check_bfloat16,
     check_binding,
     check_caches,
     check_compiler,
@@ -26,11 +23,10 @@ from threadcast.cli.findings import (
     check_load,
     check_packages,
     check_torch,
-    read_cpu_flags,
     read_paranoid,
 )  # fmt: skip
-from threadcast.collector.busy import Load, LoadWatch
-from threadcast.collector.counters import EVENTS, CounterStatus, CountingPlan, Event
+from threadcast.collector.busy import Load
+from threadcast.collector.counters import CounterStatus, CountingPlan, Event
 from threadcast.core import Cache, Core, Machine, UsableCores, read_machine, usable_cores
 
 V1_CPU = Path("/sys/fs/cgroup/cpu")
@@ -38,29 +34,8 @@ FOUR = UsableCores((0, 1, 2, 3), 4)
 THROTTLED = UsableCores((0, 1, 2, 3), 1, 1.5, "cgroup quota of 1.5 CPUs")
 TOPICS = {
     "cores", "caches", "hardware counters", "software counters", "frequency", "load", "compiler", "PyTorch",
-    "bfloat16", "environment", "packages",
+    "environment", "packages",
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("flags", "speed", "state", "words"),
-    [
-        ({"avx2"}, Bfloat16Speed(0.3, 0.5), State.NOTE, ["without AMX and AVX512-BF16", "keep models in float32"]),
-        ({"avx512_bf16"}, Bfloat16Speed(3.9, 1.8), State.OK, ["3.9 times", "with AVX512-BF16", "torch.autocast"]),
-        ({"amx_bf16", "avx512_bf16"}, Bfloat16Speed(8.0, 0.9), State.NOTE, ["AMX and AVX512-BF16", "some networks"]),
-    ],
-)
-def test_bfloat16_is_advised_where_this_cpu_is_faster_with_it(flags, speed, state, words):
-    finding = check_bfloat16(flags, speed)
-    assert finding.state is state
-    assert all(word in f"{finding.found} {finding.advice}" for word in words)
-
-
-def test_flags_of_the_first_cpu_are_read(tmp_path):
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx512_bf16\n\nprocessor: 1\nflags: fpu\n")
-    assert read_cpu_flags(tmp_path) == {"fpu", "avx512_bf16"}
-    assert read_cpu_flags(tmp_path / "none") == set()
 
 
 def test_doctor_describes_this_machine_as_json():
@@ -74,7 +49,6 @@ def test_doctor_describes_this_machine_as_json():
     assert Machine.from_json(document["machine"]) == read_machine()
     assert document["usable"]["cores"] == usable_cores().cores
     assert len(document["cases"]) == len(read_machine().cases())
-    assert document["plain_gains"] is None
 
 
 def test_doctor_tells_people_within_80_columns(monkeypatch):
@@ -85,52 +59,6 @@ def test_doctor_tells_people_within_80_columns(monkeypatch):
     assert read_machine().fingerprint in result.stdout
     assert all(topic in result.stdout for topic in TOPICS)
     assert "\\n" not in result.stdout
-
-
-@pytest.mark.system
-def test_doctor_times_a_network_in_plain_pytorch_when_asked():
-    result = invoke("doctor", "--gains", "lstm:tiny", "--json")
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
-    gains = document["plain_gains"]
-    assert (gains["network"], gains["size"], gains["mode"], gains["failed"]) == ("lstm", "tiny", "training", {})
-    names = [setting["what"] for setting in gains["settings"]]
-    assert names[:2] == ["as run now", "memory kept"]
-    assert "channels last" not in names
-    told = {finding["topic"]: finding for finding in document["findings"]}
-    for setting in gains["settings"][1:]:
-        finding = told[f"gain of {setting['what']}"]
-        assert finding["advice"] == (setting["advice"] if setting["gains"] else None)
-    assert "plain PyTorch" not in result.stdout
-
-
-def test_gains_of_an_unknown_network_are_an_error():
-    result = invoke("doctor", "--gains", "lstm:huge")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "no size 'huge'; known: tiny" in result.stderr
-
-
-def test_gains_of_a_busy_machine_are_said_to_be_uncertain(monkeypatch):
-    monkeypatch.setattr(LoadWatch, "wait", lambda self, say: Load(0.9, 0.9, 0.0, 4))
-    result = invoke("doctor", "--gains", "lstn")
-    assert "warning: others use 90% of the 4 cpus" in result.stderr
-    assert "no network named 'lstn'; did you mean 'lstm'?" in result.stderr
-
-
-def test_gains_without_torch_are_a_finding(monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: found(name, *rest) if name != "torch" else None
-    )
-    document = json.loads(invoke("doctor", "--gains", "--json").stdout)
-    (finding,) = [finding for finding in document["findings"] if finding["topic"] == "gains"]
-    assert finding["found"] == "not timed: no PyTorch"
-    assert "threadcast[collect]" in finding["advice"]
-    assert document["plain_gains"] is None
-
-
-def test_an_unlimited_process_is_well():
-    assert check_limits(FOUR).state is State.OK
 
 
 @pytest.mark.parametrize(
@@ -213,12 +141,6 @@ def test_a_harmless_variable_is_left_alone(variable, value):
     assert finding.state is State.OK
 
 
-@pytest.mark.parametrize("variable", ["OMP_PLACES", "GOMP_CPU_AFFINITY"])
-def test_places_bind_nothing_where_binding_is_off(variable):
-    (finding,) = check_environment({variable: "0", "OMP_PROC_BIND": "FALSE"}, FOUR)
-    assert finding.state is State.OK
-
-
 def test_a_mask_that_changes_as_torch_is_imported_is_named():
     assert check_binding(frozenset({0, 1}), frozenset({0, 1})) == []
     (finding,) = check_binding(frozenset({0, 1, 2}), frozenset({0}))
@@ -242,14 +164,6 @@ def test_counters_that_cannot_be_read_say_why_and_what_still_works():
     none, _ = check_counters(plan_of(hardware[0]), paranoid=None)
     assert none.found.startswith("0 of 1 events can be counted: not permitted")
     assert "--counters cachegrind" in none.advice
-
-
-def test_how_many_events_are_counted_at_a_time_is_told_where_that_is_not_all():
-    statuses = [CounterStatus(event.name, "hardware", True) for event in EVENTS[:3]]
-    found, _ = check_counters(plan_of(*statuses, groups=(EVENTS[:2], EVENTS[2:3])), paranoid=1)
-    assert found.found == "3 of 3 events can be counted, 2 at a time (perf_event_paranoid=1)"
-    found, _ = check_counters(plan_of(*statuses, groups=(EVENTS[:3],)), paranoid=1)
-    assert found.found == "3 of 3 events can be counted (perf_event_paranoid=1)"
 
 
 @pytest.mark.parametrize(

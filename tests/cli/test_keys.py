@@ -29,14 +29,6 @@ def test_a_key_is_printed_once_and_then_known_by_its_name(file: Path) -> None:
     assert token not in listed + invoke("keys", "list").stdout
 
 
-def test_a_removed_key_is_gone(file: Path) -> None:
-    token = json.loads(invoke("keys", "add", "ci", "--json").stdout)["key"]
-    assert invoke("keys", "remove", "ci").exit_code == 0
-    assert KeyFile(file).find(token) is None
-    again = invoke("keys", "remove", "ci")
-    assert (again.exit_code, "no key named 'ci'" in again.stderr) == (1, True)
-
-
 def test_without_a_file_it_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("THREADCAST_SERVICE_KEYS")
     for arguments in (["add", "ci"], ["list"], ["remove", "ci"]):

@@ -16,7 +16,7 @@ import pytest
 from tests.cli.commands import install, invoke
 from threadcast import __version__
 from threadcast.cli import main
-from threadcast.core.errors import FormatError, PlanError, ServiceUnavailable
+from threadcast.core.errors import FormatError, PlanError
 from threadcast.store import Store
 
 HEAVY = ("torch", "pandas", "sklearn", "xgboost", "sqlalchemy", "flask", "pyarrow", "scipy", "matplotlib")
@@ -36,23 +36,6 @@ def test_every_command_that_has_a_file_is_listed_with_its_help():
         present = importlib.util.find_spec(f"threadcast.cli.{name}") is not None
         assert (f"  {name} " in result.stdout) == present
         assert (text.split()[0] in result.stdout) or not present
-
-
-def test_help_imports_no_command_and_no_heavy_library():
-    program = (
-        "import sys\n"
-        "from threadcast.cli.main import cli\n"
-        "try: cli(['--help'])\n"
-        "except SystemExit: pass\n"
-        f"heavy = {(*HEAVY, 'numpy', 'rich', 'threadcast.cli.doctor')!r}\n"
-        "print(*[n for n in heavy if n in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == ""
-
-
-def test_the_version_is_told():
-    assert invoke("--version").stdout.strip() == f"threadcast, version {__version__}"
 
 
 def test_the_package_can_be_run_as_a_module():
@@ -88,11 +71,6 @@ def test_under_json_an_error_is_an_object_on_stdout_too(monkeypatch):
         "error": {"type": "FormatError", "message": "must be at least 0", "pointer": "/ops/3/flops"}
     }
     assert result.stderr == "threadcast: error: /ops/3/flops: must be at least 0\n"
-
-
-def test_the_traceback_is_shown_when_asked_for(monkeypatch):
-    install(monkeypatch, raising(PlanError("no")))
-    assert isinstance(invoke("doctor", "--traceback").exception, PlanError)
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError, IsADirectoryError])
@@ -181,11 +159,6 @@ def test_a_bug_is_not_hidden(monkeypatch, error):
     assert invoke("doctor").exception is error
 
 
-def test_a_service_that_is_down_is_an_error_like_others(monkeypatch):
-    install(monkeypatch, raising(ServiceUnavailable("http://127.0.0.1:1 refuses connections")))
-    assert invoke("doctor").stderr == "threadcast: error: http://127.0.0.1:1 refuses connections\n"
-
-
 def test_an_interrupt_exits_with_130(monkeypatch):
     install(monkeypatch, raising(KeyboardInterrupt()))
     result = invoke("doctor")
@@ -212,14 +185,6 @@ def test_a_reader_that_leaves_early_is_no_noise():
             )
         assert done.stderr == ""
         assert done.returncode == 1
-
-
-def test_a_setting_that_is_wrong_in_the_environment_is_exit_code_1(monkeypatch):
-    install(monkeypatch, raising(RuntimeError("must not run")))
-    monkeypatch.setenv("THREADCAST_CORES", "many")
-    result = invoke("doctor")
-    assert result.exit_code == 1
-    assert "THREADCAST_CORES: cores is 'many'" in result.stderr
 
 
 def commands() -> list[tuple[str, click.Command]]:

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from tests.cli.commands import invoke
-from tests.models.synthetic_ops import KINDS, MACHINE, make_ops, measure_all, true_seconds
+from tests.models.synthetic_ops import MACHINE, make_ops, measure_all, true_seconds
 from threadcast.cli.model_table import shown
 from threadcast.collector import calibration
 from threadcast.core import Case, Machine, Op, OpGraph, Sample, TensorSpec
@@ -89,14 +89,6 @@ def test_training_registers_every_model_with_its_score_and_the_best_gets_the_ali
     assert registry.resolve("champion") == best["version"]
 
 
-def test_training_again_makes_new_versions_and_may_leave_the_alias(folder):
-    document("train", *FAST)
-    before = document("models", "list")["aliases"]
-    again = document("train", "--model", "hill_climb", "--no-alias", "--jobs", "1")
-    assert (again["alias"], again["models"][0]["version"]) == (None, "hill_climb@2")
-    assert document("models", "list")["aliases"] == before
-
-
 def test_an_alias_is_retrained_and_moves_only_to_a_better_model(folder, monkeypatch):
     held_out = [op for op in make_ops(90) if is_held_out(op.key)][-6:]
     with Store.open(folder / "store.sqlite") as store:
@@ -125,17 +117,6 @@ def test_the_training_table_fits_eighty_columns_and_names_the_alias(folder):
     assert all(f" {name} " in result.stdout for name in ("hill_climb", "ols", "roofline"))
 
 
-def test_tables_fit_eighty_columns_also_where_ops_are_lost_to_a_model(folder):
-    odd = measure_all(OPS) + [m for m in measure_all(make_ops(1, seed=9)) if m.case.threads == 1]
-    write_long_form(odd, "odd.csv")
-    result = invoke(
-        "compare", "odd.csv", "--model", "passive_aggressive", "--model", "gradient_boosting", "--jobs", "1"
-    )
-    assert result.exit_code == 0, result.output
-    assert all(f" {name} " in result.stdout for name in ("passive_aggressive", "gradient_boosting", "lost"))
-    assert max(map(len, result.stdout.splitlines())) <= 80
-
-
 @pytest.mark.parametrize("columns", [80, 100, 120, 160])
 def test_tables_have_no_broken_names_at_any_width(folder, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", "120")  # which a pipe does not heed
@@ -155,15 +136,6 @@ def test_a_model_that_cannot_be_fitted_is_not_registered_and_the_others_are(fold
     assert result.exit_code == 0, result.output
     assert [model["version"] for model in json.loads(result.stdout)["models"]] == ["hill_climb@1"]
     assert "ols was not registered" in result.stderr
-
-
-def test_a_model_that_no_op_could_judge_is_not_registered(folder):
-    with Store.open("two.sqlite") as store:
-        store.add(measure_all(OPS[:2]))
-    one = ("train", "--store", "two.sqlite", "--model", "roofline", "--jobs", "1")
-    assert "no model could be fitted and judged" in refused(*one)
-    found = document(*one, "--model", "hill_climb")
-    assert [model["version"] for model in found["models"]] == ["hill_climb@1"]
 
 
 @pytest.mark.parametrize("seconds", [1e308, 5e-324])
@@ -203,12 +175,6 @@ def test_a_file_counts_once_whatever_its_name(folder):
         )
     (alone,), (row,) = (document("compare", *files, *few)["rows"] for files in (["times.csv"], twice))
     assert (row["points"], row["noise_floor"]) == (alone["points"], alone["noise_floor"])
-
-
-def test_a_file_is_no_folder_of_models(folder):
-    (folder / "taken").write_text("")
-    assert "taken is a file" in refused("models", "list", "--models", "taken")
-    assert "taken is a file" in refused("train", *FAST, "--models", "taken")
 
 
 def test_a_roofline_is_trained_with_what_this_machine_can_do(folder, monkeypatch):
@@ -261,23 +227,6 @@ def test_models_are_compared_on_files_by_left_out_shapes_and_several_sample_coun
     assert [(row["samples"], row["ops"]) for row in found["rows"]] == [(1.0, 18), (4.0, 18)]
 
 
-def test_models_can_be_compared_by_left_out_kinds_fold_by_fold(folder):
-    result = invoke("compare", *FAST, "--split", "new_kind", "--by-fold")
-    assert result.exit_code == 0, result.output
-    assert all(f"judged by {kind}" in result.stdout for kind in KINDS)
-
-
-def test_more_jobs_than_work_start_no_process(folder, monkeypatch):
-    monkeypatch.setattr("joblib.externals.loky.get_reusable_executor", lambda: pytest.fail("a process was started"))
-    with Store.open("two.sqlite") as store:
-        store.add(measure_all(OPS[:12]))
-        store.add_graph("only", OpGraph(("a",), OPS[:1]))
-    found = document(
-        "compare", "--model", "hill_climb", "--split", "new_network", "--jobs", "9" * 20, "--store", "two.sqlite"
-    )
-    assert found["rows"][0]["ops"] == 1
-
-
 def test_a_file_that_is_no_table_of_measurements_is_refused(folder):
     (folder / "wrong.csv").write_text("a,b\n1,2\n")
     assert "missing column" in refused("compare", "wrong.csv")
@@ -317,14 +266,6 @@ def test_every_op_of_a_stored_graph_is_forecast(folder):
     assert result.stdout.count("best") == 10
 
 
-def test_a_graph_that_brings_curves_needs_no_store(folder):
-    graph = OpGraph(("a", "b"), (OPS[0], OPS[0]), (), {"a": {1: 4.0, 2: 3.0}, "b": {1: 4.0, 2: 3.0}})
-    graph.write(folder / "graph.json")
-    found = document("predict", "graph.json", "--cores", "2", "--store", "none.sqlite")
-    (about,) = found["ops"]
-    assert (about["count"], about["best"]["threads"]) == (2, 2)
-
-
 def test_ops_of_one_key_with_curves_of_their_own_are_forecast_apart(folder):
     curves = {"a": {1: 4.0, 2: 3.0}, "b": {1: 1.0, 2: 9.0}, "c": {1: 4.0, 2: 3.0}}
     OpGraph(("a", "b", "c"), (OPS[0],) * 3, (), curves).write(folder / "graph.json")
@@ -357,28 +298,6 @@ def test_aliases_move_and_go_back_from_the_command_line(folder):
     assert "hill_climb@2" in refused("models", "show", "hill_climb@9")
 
 
-def test_lists_are_tables_for_people(folder):
-    assert "no models in " in invoke("models", "list").stdout
-    document("train", "--model", "hill_climb", "--jobs", "1")
-    assert "hill_climb@1   champion" in invoke("models", "list").stdout
-    assert MACHINE.fingerprint in invoke("models", "show", "hill_climb@1").stdout
-
-
-def test_a_registered_model_that_was_tampered_with_is_refused(folder):
-    document("train", "--model", "ols", "--jobs", "1")
-    path = folder / "threadcast" / "models" / "versions" / "ols@1" / "model.json"
-    path.write_bytes(path.read_bytes() + b" ")
-    assert "ols@1/model.json" in refused("predict", OPS[0].key, "--machine", MACHINE.fingerprint)
-
-
-def test_a_comparison_says_what_no_model_can_beat_and_which_is_best(folder):
-    result = invoke("compare", *FAST, "--samples", "1", "--samples", "4")
-    assert result.exit_code == 0, result.output
-    assert "noise floor" in result.stdout
-    assert "all threads: regret" in " ".join(result.stdout.split())
-    assert " ".join(result.stdout.split("\nbest: ")[1].split()).endswith(" 20 ops)")
-
-
 def test_machines_can_be_left_out_with_some_of_their_ops_known(folder):
     other = Machine.uniform("other", 8, group_size=2)
     write_long_form([*measure_all(OPS), *measure_all(OPS, machine=other)], "two.csv")
@@ -386,14 +305,6 @@ def test_machines_can_be_left_out_with_some_of_their_ops_known(folder):
     assert document(*split)["rows"][0]["ops"] == 2 * len(OPS)
     assert document(*split, "--known", "5")["rows"][0]["ops"] == 2 * (len(OPS) - 5)
     refused("compare", "two.csv", "--model", "hill_climb", "--known", "5", code=2)
-
-
-def test_a_model_that_cannot_do_without_samples_is_not_compared_without(folder):
-    rows = document("compare", "--model", "ols", "--model", "amdahl", "--samples", "0", "--samples", "3")["rows"]
-    assert [(row["model"], row["samples"]) for row in rows] in (
-        [("ols", 3.0), ("amdahl", 3.0)],
-        [("amdahl", 3.0), ("ols", 3.0)],
-    )
 
 
 @pytest.mark.system
@@ -432,18 +343,6 @@ def test_a_cluster_that_does_not_answer_is_named(folder, monkeypatch):
     assert wrong.startswith("threadcast: error: no Dask scheduler answers at nonsense: missing port")
     refused("train", "--model", "ols", "--backend", "dask", code=2)
     refused("train", "--model", "ols", "--address", "tcp://127.0.0.1:9", code=2)
-
-
-def test_a_damaged_version_does_not_hide_the_others(folder):
-    document("train", "--model", "hill_climb", "--model", "roofline", "--jobs", "1")
-    versions = folder / "threadcast" / "models" / "versions"
-    manifest = versions / "hill_climb@1" / "manifest.json"
-    manifest.chmod(0o644)
-    manifest.write_text("{")
-    listed = invoke("models", "list", "--json")
-    assert [model["version"] for model in json.loads(listed.stdout)["models"]] == ["roofline@1"]
-    assert "hill_climb@1 is damaged" in listed.stderr
-    assert "is not JSON" in refused("models", "show", "hill_climb@1")
 
 
 def test_a_model_that_forecasts_measured_ops_only_is_completed_by_the_untrained_one(folder):
@@ -498,42 +397,6 @@ def test_the_shipped_prior_serves_before_a_model_was_trained(folder):
     assert document("models", "add-prior", "--alias", "first")["version"] == "joint_process@2"
 
 
-@pytest.fixture
-def sizes(folder):
-    """A table of m, k, n, threads and seconds, as others write it."""
-    rows = ["m,k,n,threads,seconds"]
-    for m in (64, 128, 256, 512):
-        for k in (32, 96, 320, 1024):
-            work_s = 1e-9 * m * k * 100
-            rows += [f"{m},{k},100,{p},{work_s * (0.05 + 0.95 / p) + 2e-6 * p}" for p in (1, 2, 3, 4, 6, 8)]
-    path = folder / "gemm.csv"
-    path.write_text("\n".join(rows) + "\n")
-    return path
-
-
-def test_a_table_of_sizes_threads_and_seconds_is_compared_trained_on_and_forecast(sizes):
-    rows = document("compare", str(sizes), "--model", "learned_curve", "--model", "joint_process", "--samples", "3")[
-        "rows"
-    ]
-    assert {row["model"]: row["unusable"] for row in rows} == {"learned_curve": 0, "joint_process": 0}
-    assert min(row["accuracy"] for row in rows) > 0.9
-    store = ("--store", f"sqlite:///{sizes.parent / 'sizes.db'}")
-    named = ("--machine", "cascade", "--op", "sgemm")
-    assert document("db", "import", str(sizes), *named, *store)["files"][0]["measurements"] == 96
-    document("train", "--model", "learned_curve", "--jobs", "1", *store)
-    with Store.open(sizes.parent / "sizes.db") as opened:
-        op = next(op for op in opened.ops() if op.attributes["m"] == 256 and op.attributes["k"] == 320)
-        machine = opened.machines()[0]
-    assert (op.kind, machine.name) == ("sgemm", "cascade")
-    curve = document("predict", op.key, "--machine", machine.fingerprint, *store)
-    assert curve["ops"][0]["kind"] == "sgemm"
-    assert curve["model"] == "learned_curve@1"
-
-
-def test_labels_for_the_store_are_refused(folder):
-    assert "are for FILEs; the store" in refused("compare", "--machine", "x", code=2)
-
-
 def test_old_versions_are_pruned_and_moves_say_which_user_made_them(folder):
     for _ in range(3):
         document("train", "--model", "hill_climb", "--jobs", "1", "--no-alias")
@@ -546,25 +409,6 @@ def test_old_versions_are_pruned_and_moves_say_which_user_made_them(folder):
     assert [row["version"] for row in document("models", "list")["models"]] == ["hill_climb@2", "hill_climb@3"]
     (move,) = document("models", "show", "champion")["alias_moves"]
     assert move["by"] == f"user {getpass.getuser()}"
-
-
-def test_a_damaged_version_does_not_keep_others_from_being_pruned(folder):
-    for _ in range(3):
-        document("train", "--model", "hill_climb", "--jobs", "1", "--no-alias")
-    (folder / "threadcast" / "models" / "versions" / "hill_climb@1" / "manifest.json").write_text("{")
-    result = invoke("models", "prune", "--keep", "1", "--json")
-    assert result.exit_code == 0, result.output
-    assert "hill_climb@1 is damaged and stays" in result.stderr
-    pruned = json.loads(result.stdout)
-    assert (pruned["versions"], pruned["left"]) == (["hill_climb@2"], 2)
-
-
-def test_the_version_that_the_service_uses_is_not_pruned(folder):
-    for _ in range(3):
-        document("train", "--model", "hill_climb", "--jobs", "1", "--no-alias")
-    (folder / "threadcast.toml").write_text('[service]\nmodel = "hill_climb@2"\n')
-    assert document("models", "prune", "--keep", "1")["versions"] == ["hill_climb@1"]
-    assert [row["version"] for row in document("models", "list")["models"]] == ["hill_climb@2", "hill_climb@3"]
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import invoke
-from threadcast.networks import load_spec
 from threadcast.store import Store
 
 NAME = os.fsdecode(b"b\xffd")
@@ -63,19 +60,3 @@ def test_errors_say_the_name(words: list[str], flags: list[str]) -> None:
     assert SAID in done.stderr or "b\N{REPLACEMENT CHARACTER}d" in done.stderr  # click's own
     if flags and done.exit_code == 1 and "exec" not in words:
         assert json.loads(done.stdout)["error"]["message"]
-
-
-def test_a_stdout_that_takes_utf_8_only_gets_it_escaped(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "threadcast", "models", "list", "--models", f"{NAME}/none"],
-        capture_output=True, check=True,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert done.stdout.decode() == f"no models in {SAID}/none\n"
-
-
-def test_a_network_of_such_a_file_has_a_name_that_can_be_stored(folder: Path) -> None:
-    (folder / "net.py").write_text(
-        "import torch\ndef build():\n    return torch.nn.Linear(2, 2), (torch.ones(1, 2),)\n"
-    )
-    assert load_spec(f"{NAME}/net.py:build").name == f"{SAID}/net.py:build"

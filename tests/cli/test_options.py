@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import click
 import pytest
 
 from tests.cli.commands import install, invoke
@@ -38,11 +37,6 @@ def test_the_help_of_a_flag_comes_from_the_table(monkeypatch):
     assert f"--deadline FLOAT {deadline.doc} (seconds) [predictor.deadline_s; default: 1.0]" in text
 
 
-def test_options_of_its_own_reach_the_command(monkeypatch):
-    install(monkeypatch, show, click.option("--size", default="tiny"), click.argument("what"))
-    assert '"size": "tiny"' in invoke("doctor", "resnet", "--json").stdout
-
-
 def test_the_settings_file_can_be_named(monkeypatch, tmp_path):
     install(monkeypatch, show)
     (tmp_path / "my.toml").write_text("[service]\nport = 5")
@@ -52,10 +46,3 @@ def test_the_settings_file_can_be_named(monkeypatch, tmp_path):
     result = invoke("doctor", "--config", str(tmp_path / "my.toml"))
     assert result.exit_code == 1
     assert "did you mean service.port?" in result.stderr
-
-
-def test_the_settings_file_of_the_current_directory_is_read(monkeypatch, tmp_path):
-    install(monkeypatch, show)
-    (tmp_path / "threadcast.toml").write_text("[service]\nport = 6")
-    monkeypatch.chdir(tmp_path)
-    assert '"port": 6' in invoke("doctor", "--json").stdout

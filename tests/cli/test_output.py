@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadcast.cli import top
 from threadcast.cli.output import Output, table
 from threadcast.core.figures import duration, percent, significant
 
@@ -54,15 +53,6 @@ def test_json_is_one_document_and_nothing_else(capsys):
     assert found == {"array": [1.5, None], "count": 3, "4": [True, None], "inf": None}
 
 
-def test_process_numbers_are_shown_as_resize_takes_them(capsys):
-    process = {
-        "process": 15519, "name": "train", "cores": [[0]], "lends": False, "weight": 1.0, "steps_per_s": 2.0,
-        "deadline": None, "learning": "",
-    }  # fmt: skip
-    Output().result({}, top._table({"machine": "box", "cores": 2, "left": 0, "processes": [process]}))
-    assert "15519" in capsys.readouterr().out
-
-
 def test_people_get_tables_within_80_columns_and_without_colour(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     rows = [["convolution_backward_weight [3, 3] " * 3, 0.00123456, 12345, 0.98765, None, True]]
@@ -75,11 +65,6 @@ def test_people_get_tables_within_80_columns_and_without_colour(capsys, monkeypa
     assert "time_s" not in text
 
 
-def test_text_is_not_broken_where_it_is_piped(capsys):
-    Output().result({}, "x" * 300)
-    assert capsys.readouterr().out == "x" * 300 + "\n"
-
-
 def test_notes_and_warnings_leave_stdout_alone(capsys):
     output = Output()
     output.note("capturing")
@@ -87,9 +72,3 @@ def test_notes_and_warnings_leave_stdout_alone(capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "capturing\nthreadcast: warning: one op did not converge\n"
-
-
-def test_a_short_task_says_nothing(capsys):
-    with Output().progress("timing", total=2) as bar:
-        bar.update(2)
-    assert capsys.readouterr().err == ""

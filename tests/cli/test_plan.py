@@ -49,16 +49,6 @@ def test_ops_without_a_curve_are_forecast_beside_those_with_one(tmp_path: Path, 
     assert "nothing was measured on this machine of 1 of 2 different ops" in result.stderr
 
 
-def test_more_cores_than_there_are_are_equal_ones_where_some_curves_lack(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("THREADCAST_STORE", str(tmp_path / "none.sqlite"))
-    monkeypatch.setenv("THREADCAST_MODELS", str(tmp_path / "none"))
-    ops = [{"id": "given", "kind": "mm", "curve": {"1": 4.0}}, {"id": "new", "kind": "mm", "inputs": [[[64, 64]]] * 2}]
-    (tmp_path / "part.json").write_text(json.dumps({**GRAPH, "ops": ops, "edges": []}))
-    result = invoke("plan", str(tmp_path / "part.json"), "--cores", "64", "--policy", "sequential", "--json")
-    assert result.exit_code == 0, result.output
-    assert Plan.from_json(json.loads(result.stdout)).cores == 64
-
-
 def test_planning_a_graph_with_curves_needs_only_the_small_install(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['ortools'] = None; from threadcast.cli.main import cli; "
@@ -70,40 +60,12 @@ def test_planning_a_graph_with_curves_needs_only_the_small_install(tmp_path: Pat
     assert done.returncode == 0, done.stderr
 
 
-def test_the_table_tells_makespan_bound_gap_and_widths(tmp_path: Path) -> None:
-    result = invoke("plan", written(tmp_path), "--cores", "8", "--policy", "fifo")
-    for part in ("fifo", "makespan", "bound", "gap", "busy", "threads", "core time"):
-        assert part in result.stdout
-    assert "3 of 4 ops end below 8 threads" not in result.stderr
-    assert "the curves of 2 of 4 ops end below 8 threads" in result.stderr
-
-
 def test_every_policy_is_compared_in_one_table(tmp_path: Path) -> None:
     result = invoke("plan", written(tmp_path), "--cores", "8", "--compare", "--json")
     document = json.loads(result.stdout)
     makespans = {row["policy"]: row["makespan_s"] for row in document["compared"]}
     assert {"fifo", "manual_grid", "strategies_1_2", "strategies", "critical_path"} <= set(makespans)
     assert document["makespan_s"] == min(makespans.values())
-
-
-def test_plans_of_one_graph_and_the_explanation_have_one_bound(tmp_path: Path) -> None:
-    """CP-SAT proves that 5 ms are best; the other bounds end at 4.83 ms."""
-    curves = {"a": {"1": 0.004, "2": 0.003}, "b": {"1": 0.004, "2": 0.003}, "c": {"1": 0.001, "2": 0.002}}
-    ops = [{"id": name, "kind": "mm", "inputs": [], "curve": curve} for name, curve in curves.items()]
-    graph = written(tmp_path, ops=ops, edges=[["a", "c"], ["b", "c"]])
-    document = json.loads(invoke("plan", graph, "--cores", "2", "--compare", "--explain", "--json").stdout)
-    bound_s = document["lower_bound_s"]
-    assert {
-        row["policy"]: row["lower_bound_s"] for row in document["compared"] if row["lower_bound_s"] != bound_s
-    } == {}
-    assert document["explain"]["with_split"]["bound_s"] == bound_s
-
-
-def test_a_file_without_a_function_is_told_its_functions(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("def build(): ...\n")
-    result = invoke("plan", str(tmp_path / "own.py"))
-    assert result.exit_code == 1
-    assert "own.py:FUNCTION; functions there: build" in result.stderr
 
 
 def test_a_policys_options_are_given_by_name(tmp_path: Path) -> None:
@@ -241,11 +203,6 @@ def test_more_cores_than_any_curve_offers_are_planned_for_with_a_remark(tmp_path
     assert "no curve goes beyond 8 threads: of 64 cores one op uses at most 8" in result.stderr
 
 
-def test_an_edge_twice_is_one_edge(tmp_path: Path) -> None:
-    twice = document_of(written(tmp_path, edges=GRAPH["edges"] * 2), cores=4)
-    assert twice["makespan_s"] == document_of(written(tmp_path), cores=4)["makespan_s"]
-
-
 @pytest.fixture
 def store_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A store with one stored graph whose ops were measured in every case of this machine."""
@@ -286,24 +243,6 @@ def test_the_local_model_answers_where_the_service_does_not(store_url: str) -> N
     assert json.loads(result.stdout)["curves_from"] == "joint_process (shipped prior and store) (local fallback)"
 
 
-def test_without_a_service_or_a_model_the_plan_says_that_it_is_a_guess(store_url: str, tmp_path: Path) -> None:
-    with Store.open(store_url) as store:
-        store.add_graph("other/tiny/b1/forward", OpGraph(("a",), (Op("tanh"),)))
-    result = invoke("plan", "other/tiny/b1/forward", "--store", store_url, "--url", "http://127.0.0.1:9", "--json")
-    assert result.exit_code == 0, result.output
-    assert "the local model answered: the service cannot be reached" in result.stderr
-    assert "nothing was measured on this machine of 1 of 1 different ops" in result.stderr
-    assert json.loads(result.stdout)["curves_from"] == "joint_process (shipped prior and store) (local fallback)"
-
-
-def test_an_op_that_the_service_is_not_there_for_is_forecast_and_said_to_be(store_url: str) -> None:
-    with Store.open(store_url) as store:
-        key = store.ops()[0].key
-    result = invoke("predict", key, "--store", store_url, "--url", "http://127.0.0.1:9", "--json")
-    assert "the local model answered: the service cannot be reached" in result.stderr
-    assert json.loads(result.stdout)["model"] == "joint_process (shipped prior and store) (local fallback)"
-
-
 def test_a_key_file_that_holds_no_key_is_an_error_and_not_shown(store_url: str, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("se cret")
@@ -311,13 +250,6 @@ def test_a_key_file_that_holds_no_key_is_an_error_and_not_shown(store_url: str, 
         "plan", "own/tiny/b1/forward", "--store", store_url, "--url", "http://127.0.0.1:9", "--key-file", str(file)
     )
     assert (result.exit_code, str(file) in result.stderr, "se cret" in result.output) == (1, True, False)
-
-
-def test_what_was_not_measured_is_told_with_the_command_that_measures_it(store_url: str) -> None:
-    with Store.open(store_url) as store:
-        store.add_graph("other/tiny/b1/forward", OpGraph(("a",), (Op("tanh"),)))
-    result = invoke("plan", "other/tiny/b1/forward", "--store", store_url)
-    assert "`threadcast profile other/tiny/b1/forward` measures some of them" in result.stderr
 
 
 def test_a_network_is_planned_before_anything_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,12 +127,6 @@ def found_ops(folder: Path, graph: str) -> list[str]:
         return list(store.graph(graph).distinct_ops())
 
 
-def test_any_kind_of_model_can_be_followed(folder):
-    found = document(profile("net.py:inference", "--model", "hill_climb", "--json"))
-    assert found["model"] == "hill_climb"
-    assert found["measured"] >= found["distinct_ops"]
-
-
 def test_an_unknown_model_is_refused_before_anything_is_timed(folder):
     result = profile("net.py:inference", "--model", "hill_clim")
     assert result.exit_code == 1
@@ -146,20 +140,6 @@ def test_cases_and_a_model_are_not_both_asked_for(folder):
     result = profile("net.py:inference", "--cases", "all", "--model", "hill_climb")
     assert result.exit_code == 2
     assert "leave out --cases or --model" in result.stderr
-
-
-@pytest.mark.parametrize("enough", ["0", "-1", "much", "nan"])
-def test_an_impossible_regret_is_wrong_usage(folder, enough):
-    result = profile("net.py:inference", "--enough", enough)
-    assert result.exit_code == 2
-    assert "must be a number of at least 0.0001" in result.stderr
-
-
-def test_a_second_profile_measures_nothing_again(folder):
-    first = document(profile("net.py:inference", "--cases", "1", "--json"))
-    second = document(profile("net.py:inference", "--cases", "1", "--json"))
-    assert first["measured"] == second["reused"] == first["distinct_ops"]
-    assert (first["reused"], second["measured"]) == (0, 0)
 
 
 def counters_stored(folder: Path) -> dict[str, list[float | None]]:
@@ -234,27 +214,6 @@ def test_simulated_counts_are_stored_with_every_case_and_simulated_once(folder, 
     monkeypatch.setattr(CacheSimulator, "counts", fail)
     again = document(profile("net.py:inference", "--counters", "cachegrind", "--json"))
     assert (again["measured"], again["reused"]) == (0, found["measured"])
-
-
-def test_the_table_names_the_network_and_every_case(folder):
-    result = profile("net.py:build", "--mode", "forward", "--cases", "1")
-    assert result.exit_code == 0, result.output
-    assert "net.py:build/own/b8/forward on " in result.stdout
-    assert "within the tolerance" in result.stdout
-    assert "ratio" in result.stdout
-    assert "distinct" in result.stderr
-
-
-def test_the_optimizer_is_part_of_the_graphs_name(folder):
-    found = document(profile("net.py:build", "--optimizer", "adam", "--cases", "1", "--json"))
-    assert found["graph"].endswith("/training-adam")
-
-
-def test_training_without_a_loss_is_refused_with_what_to_do(folder):
-    result = profile("net.py:inference", "--mode", "training")
-    assert result.exit_code == 1
-    assert "has no loss" in result.stderr
-    assert not (folder / "store.sqlite").exists()
 
 
 @pytest.mark.parametrize("cases", ["0", "-1", "some", "1.5"])

@@ -109,21 +109,6 @@ def test_options_for_making_a_plan_are_refused_beside_a_given_one(tmp_path: Path
     assert f"{option[0]} says how a plan is made, and --plan gives one" in done.stderr
 
 
-@pytest.mark.parametrize("option", ["--timeline", "--trace"])
-def test_a_file_that_cannot_be_written_is_told_before_the_steps(tmp_path: Path, option: str) -> None:
-    done = call("run", "lenet", option, str(tmp_path / "no" / "file.json"))
-    assert done.exit_code == 2
-    assert "in a folder that does not exist" in done.stderr
-
-
-def test_a_plan_of_another_network_is_refused(store: str, tmp_path: Path) -> None:
-    made = tmp_path / "plan.json"
-    assert call("plan", "lenet", "--output", str(made), "--store", store, "--models", str(tmp_path)).exit_code == 0
-    done = call("run", "inception_block", "--plan", str(made))
-    assert done.exit_code == 1
-    assert "not in the graph" in done.stderr
-
-
 def test_a_plan_in_which_ops_start_too_early_is_refused(store: str, tmp_path: Path) -> None:
     made = tmp_path / "plan.json"
     assert call("plan", "lenet", "--output", str(made), "--store", store, "--models", str(tmp_path)).exit_code == 0

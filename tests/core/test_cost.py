@@ -7,7 +7,6 @@ from hypothesis import given
 
 from tests.core.strategies import ops
 from threadcast.core import Op, TensorSpec
-from threadcast.core.cost import VIEW_KINDS
 
 
 def tensors(*shapes: tuple[int, ...]) -> tuple[TensorSpec, ...]:
@@ -69,10 +68,6 @@ def test_a_matrix_product_costs_two_flops_a_multiply_add(kind, inputs, output, e
     assert flops(kind, tensors(*inputs), tensors(output) if known else ()) == expected
 
 
-def test_a_broadcast_matrix_product_counts_every_product():
-    assert flops("matmul", tensors((64, 32), (8, 32, 16)), tensors((8, 64, 16))) == 2 * 8 * 64 * 32 * 16
-
-
 def test_attention_over_other_keys_counts_their_length():
     query, keys, rows = (2, 8, 100, 64), (2, 8, 30, 64), (2, 8, 100)
     product = 2 * 2 * 8 * 100 * 30 * 64
@@ -80,12 +75,6 @@ def test_attention_over_other_keys_counts_their_length():
     inputs = tensors(query, query, keys, keys, query, rows)
     backward = flops("scaled_dot_product_attention_backward", inputs, tensors(query, keys, keys))
     assert (forward, backward) == (2 * product, 5 * product)
-
-
-@pytest.mark.parametrize("kind", sorted(VIEW_KINDS))
-def test_a_view_costs_nothing(kind):
-    op = Op(kind, tensors((64, 64)), {}, tensors((4096,)))
-    assert (op.flops, op.bytes_moved, op.intensity, op.is_view) == (0.0, 0.0, 0.0, True)
 
 
 def test_anything_else_costs_a_flop_an_element():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from tests.core.strategies import THREE, curves
-from threadcast.core import Affinity, Case, Curve, Source
+from threadcast.core import Curve, Source
 from threadcast.core.errors import InvalidInput
 
 
@@ -15,18 +15,6 @@ def test_the_best_case_is_nowhere_beaten(curve):
     assert curve.at(best) == curve.seconds.min()
     equals = [case.threads for case in curve.cases if curve.at(case) == curve.at(best)]
     assert best.threads == min(equals)
-
-
-def test_an_exact_curve_has_no_width():
-    curve = Curve.exact(iter(THREE), iter([3.0, 2.0, 1.0]))
-    assert curve.low.tolist() == curve.high.tolist() == curve.seconds.tolist() == [3.0, 2.0, 1.0]
-    assert curve.source == (Source.MEASURED,) * 3
-    assert curve.seconds.dtype == np.float64
-
-
-def test_a_case_that_the_curve_lacks_is_refused_with_those_it_has():
-    with pytest.raises(InvalidInput, match="no case 8 spread; it has 1 compact, 2 compact, 4 compact"):
-        Curve.exact(THREE, [3.0, 2.0, 1.0]).at(Case(8, Affinity.SPREAD))
 
 
 @pytest.mark.parametrize(

@@ -35,17 +35,9 @@ def test_an_answer_names_cases_and_sources_and_is_read_back(table):
     assert_same(from_answer(document, cases=THREE, rows=len(table)), table)
 
 
-def test_an_answer_is_strict_json_where_cases_are_not_offered():
-    assert json.loads(json.dumps(to_answer(PARTLY_OFFERED), allow_nan=False))["seconds"] == [[1.0, None]]
-
-
 @given(TABLES)
 def test_codes_are_read_back(table):
     assert_same(from_codes(json.loads(json.dumps(to_codes(table)))), table)
-
-
-def test_codes_hold_cases_that_are_not_offered():
-    assert_same(from_codes(json.loads(json.dumps(to_codes(PARTLY_OFFERED)))), PARTLY_OFFERED)
 
 
 WRONG = {

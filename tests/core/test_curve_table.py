@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,26 +19,11 @@ def test_a_table_gives_back_the_curves_that_it_was_made_of(some):
     assert table.model == "m@1"
 
 
-@given(st.lists(curves(THREE), min_size=2, max_size=4), st.data())
-def test_taking_rows_repeats_and_orders_them(some, data):
-    rows = data.draw(st.lists(st.integers(0, len(some) - 1), min_size=1, max_size=6))
-    taken = CurveTable.of(some).take(rows)
-    assert all(same_curve(taken[i], some[row]) for i, row in enumerate(rows))
-
-
 def test_the_curves_of_a_table_have_the_same_cases():
     with pytest.raises(InvalidInput, match="same cases"):
         CurveTable.of([Curve.exact(THREE, [1.0] * 3), Curve.exact(THREE[:2], [1.0] * 2)])
     with pytest.raises(InvalidInput, match="at least one curve"):
         CurveTable.of([])
-
-
-def test_the_arrays_of_a_table_have_one_shape():
-    ones, source = np.ones((2, 3)), np.zeros((2, 3), dtype=np.int8)
-    with pytest.raises(InvalidInput, match=r"seconds has shape \(3,\)"):
-        CurveTable(THREE, np.ones(3), ones, ones, source)
-    with pytest.raises(InvalidInput, match=r"high has shape \(1, 3\), expected \(2, 3\)"):
-        CurveTable(THREE, ones, ones, np.ones((1, 3)), source)
 
 
 @given(st.lists(st.lists(curves(THREE), min_size=1, max_size=3), min_size=1, max_size=3))
@@ -50,13 +34,6 @@ def test_concatenated_tables_have_the_rows_of_all_in_order(parts):
     assert len(whole) == len(rows)
     assert all(same_curve(whole[i], curve) for i, curve in enumerate(rows))
     assert whole.model == tables[-1].model
-
-
-def test_tables_of_other_cases_are_not_concatenated():
-    with pytest.raises(InvalidInput, match="same cases"):
-        CurveTable.concat([CurveTable.empty(THREE), CurveTable.empty(THREE[:2])])
-    with pytest.raises(InvalidInput, match="no table"):
-        CurveTable.concat([])
 
 
 @given(st.lists(curves(THREE), min_size=1, max_size=4), st.permutations(THREE), st.integers(1, 3))

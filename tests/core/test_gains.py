@@ -7,20 +7,12 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.core.errors import InvalidInput
 from threadcast.core.gains import Gain, gain_of, median_interval
 
 TIMES = st.floats(1e-6, 1e3)
-
-
-@given(st.lists(st.tuples(TIMES, TIMES), min_size=3, max_size=40))
-def test_a_gain_lies_within_its_interval(pairs):
-    gain = gain_of(*zip(*pairs, strict=True))
-    assert gain.low <= gain.gain <= gain.high
-    assert gain.pairs == len(pairs)
 
 
 def test_a_gain_is_that_of_neighbouring_times_not_of_medians_of_a_machine_that_changes_its_speed():
@@ -61,15 +53,6 @@ def test_interval_ranks_are_those_of_the_binomial_tables(count, low, high):
     assert median_interval([float(i) for i in range(count)]) == (low, high)
 
 
-def test_five_samples_bound_no_median_at_95_percent():
-    assert median_interval([1.0] * 5) is None
-
-
-def test_interval_of_many_samples_is_computable():
-    low, high = median_interval([float(i) for i in range(3000)]) or (0.0, 0.0)
-    assert 1440 < low < 1500 < high < 1560
-
-
 def test_the_interval_holds_the_true_median_as_often_as_promised():
     rng = np.random.default_rng(0)
     hits = 0
@@ -77,17 +60,3 @@ def test_the_interval_holds_the_true_median_as_often_as_promised():
         low, high = median_interval(sorted(rng.lognormal(0, 1, size=15))) or (0.0, 0.0)
         hits += low <= 1.0 <= high  # the median of this distribution is 1
     assert hits / 2000 >= 0.95 - 0.01  # exact coverage at 15 samples is 0.965
-
-
-@given(st.lists(st.floats(0, 1e3), min_size=6, max_size=60))
-def test_the_interval_encloses_the_sample_median(values):
-    ordered = sorted(values)
-    low, high = median_interval(ordered) or (0.0, -1.0)
-    assert low <= statistics.median(ordered) <= high
-
-
-def test_a_higher_confidence_widens_the_interval_of_a_gain():
-    before, after = [2 + 0.1 * i for i in range(30)], [1.0] * 30
-    usual, wide = gain_of(before, after), gain_of(before, after, confidence=0.999)
-    assert wide.gain == usual.gain
-    assert wide.low < usual.low < usual.high < wide.high

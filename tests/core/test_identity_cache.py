@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threadcast.core.identity_cache import MOST, CachedByIdentity
+from threadcast.core.identity_cache import CachedByIdentity
 
 
 def test_a_result_is_computed_once_for_an_object_and_anew_for_an_equal_one() -> None:
@@ -16,10 +16,3 @@ def test_a_result_is_computed_once_for_an_object_and_anew_for_an_equal_one() -> 
     first, equal = tuple(range(3)), tuple(range(3))
     assert [total(first), total(first), total(equal)] == [3, 3, 3]
     assert len(asked) == 2
-
-
-def test_so_many_objects_as_there_are_results_are_kept_at_most() -> None:
-    same = CachedByIdentity(lambda numbers: numbers)
-    for number in range(3 * MOST):
-        assert same((number, 0)) == (number, 0)
-    assert len(same._found) <= MOST

@@ -31,18 +31,6 @@ def test_a_machine_of_a_table_has_the_cases_of_its_table():
     assert replace(machine, only=(Case(6),)).limited_to(range(2)).cases() == (Case(1), Case(2))
 
 
-@pytest.mark.parametrize(
-    ("cases", "pointer"),
-    [([[1, "compact"], [9, "compact"]], "/cases/1"), ([[3, "spread"]], "/cases/0"), ([["1", "compact"]], "/cases/0"),
-     ([[0, "compact"]], "/cases/0"), ([[1, "wide"]], "/cases/0"), ([1], "/cases/0"), (3, "/cases")],
-)  # fmt: skip
-def test_wrong_cases_of_a_machine_are_refused(cases, pointer):
-    document = {**Machine.uniform("m", 8, group_size=4).to_json(), "cases": cases}
-    with pytest.raises(FormatError) as refused:
-        Machine.described(document)
-    assert refused.value.pointer == pointer
-
-
 @given(machines)
 def test_legal_cases_place_threads_on_distinct_cores_and_no_two_alike(machine):
     places = [machine.place(case) for case in machine.cases()]
@@ -98,15 +86,6 @@ def test_tiles_of_two_give_the_68_cases_of_the_paper():
     assert cases == tuple(sorted([Case(n, SPREAD) for n in range(1, 35)] + [Case(n, COMPACT) for n in range(2, 69, 2)]))
 
 
-def test_one_group_has_one_affinity():
-    assert Machine.uniform("m", 4).cases() == (Case(1), Case(2), Case(3), Case(4))
-
-
-def test_large_groups_may_be_part_filled():
-    cases = Machine.uniform("m", 16, group_size=8).cases()
-    assert cases == (Case(1, SPREAD), Case(2), Case(2, SPREAD), *map(Case, range(3, 17)))
-
-
 def test_more_threads_than_cores_are_refused_with_the_number_there_is():
     machine = Machine.uniform("m", 4, group_size=2)
     with pytest.raises(InvalidInput, match="threads=5 compact exceeds the 4 usable cores of m"):
@@ -115,22 +94,12 @@ def test_more_threads_than_cores_are_refused_with_the_number_there_is():
         machine.place(Case(3, SPREAD))
 
 
-@pytest.mark.parametrize("threads", [0, -1, True, 1.0, "2", None])
-def test_a_case_has_a_whole_number_of_threads(threads):
-    with pytest.raises(InvalidInput, match="at least 1 thread"):
-        Case(threads)
-
-
 def test_cpus_are_those_of_the_asked_hardware_thread():
     machine = Machine.uniform("m", 4, threads_per_core=2)
     assert machine.cpus((1, 3)) == (1, 3)
     assert machine.cpus((1, 3), hardware_thread=1) == (5, 7)
     with pytest.raises(InvalidInput, match=r"cores \[9\] are not among those of m"):
         machine.cpus((1, 9))
-
-
-def test_a_core_without_smt_gives_its_only_cpu():
-    assert Machine.uniform("m", 2).cpus((1,), hardware_thread=1) == (1,)
 
 
 def test_fingerprints_tell_machines_apart():
@@ -223,12 +192,6 @@ def test_errors_point_at_the_wrong_member(change, pointer):
     with pytest.raises(FormatError) as caught:
         Machine.from_json({**Machine.uniform("m", 2).to_json(), **change}, pointer="/machine")
     assert caught.value.pointer == pointer
-
-
-@pytest.mark.parametrize("document", [None, [], 3, "m", {}])
-def test_what_is_no_machine_is_refused(document):
-    with pytest.raises(FormatError):
-        Machine.from_json(document)
 
 
 @pytest.mark.parametrize(

@@ -26,24 +26,6 @@ def test_a_plan_survives_json(plan):
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
-@given(traces)
-def test_a_trace_survives_json(trace):
-    assert Trace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
-
-
-@pytest.mark.parametrize("kind", [Plan, Trace])
-def test_a_file_is_read_as_written(tmp_path, kind):
-    schedule = kind(2, "fifo", (op("a", (0, 1), 0.0, 1.0),))
-    schedule.write(tmp_path / "schedule.json")
-    assert kind.read(tmp_path / "schedule.json") == schedule
-
-
-def test_a_plan_is_not_read_as_a_trace():
-    with pytest.raises(FormatError) as caught:
-        Trace.from_json(Plan(1, "fifo", ()).to_json())
-    assert caught.value.pointer == "/schema"
-
-
 def test_ops_are_in_order_of_start():
     plan = Plan(1, "fifo", (op("b", (0,), 1.0, 2.0), op("a", (0,), 0.0, 1.0)))
     assert [placed.id for placed in plan.ops] == ["a", "b"]
@@ -56,11 +38,6 @@ def test_makespan_gap_and_busy_share_follow_from_the_ops():
     assert plan.makespan_s == 4.0
     assert plan.gap == pytest.approx(0.25)
     assert plan.busy_share == 5.0 / 8.0
-
-
-def test_an_empty_plan_takes_no_time_and_has_no_gap():
-    plan = Plan(2, "fifo", ())
-    assert (plan.makespan_s, plan.gap, plan.busy_share) == (0.0, None, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,6 @@ def test_progress_without_a_terminal_is_a_line_now_and_then_with_the_time_left(
     assert lines[-1] == "timing: 50 of 100, about 50 s left"
 
 
-def test_progress_of_unknown_length_tells_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock()
-    with ProgressBar("reading", clock=clock) as bar:
-        clock.now_s = 11.0
-        bar.update(7)
-    assert capsys.readouterr().err == "reading: 7\n"
-
-
 def test_what_blocks_is_looked_at_from_another_thread(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

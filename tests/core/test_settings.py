@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from threadcast.core.errors import ConfigError
 from threadcast.core.settings import SETTINGS, Settings
-from threadcast.core.user_directories import user_config_dir, user_data_dir
 
 
 class Place:
@@ -38,10 +37,6 @@ def test_without_anything_every_setting_has_its_default(place):
     assert settings["cores"] is None
     assert settings["service.port"] == 8321
     assert set(settings.origins.values()) == {"default"}
-
-
-def test_the_variable_of_the_data_folder_is_no_unknown_setting(place):
-    assert set(place.read(THREADCAST_DATA="/data").origins.values()) == {"default"}
 
 
 def test_flag_beats_environment_beats_file_beats_the_users_file_beats_default(place):
@@ -111,12 +106,6 @@ def test_a_wrong_variable_names_itself_and_what_is_allowed(place, variable, valu
         place.read(**{variable: value})
 
 
-def test_a_file_that_cannot_be_read_is_an_error(place):
-    place.file.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="is not TOML"):
-        place.read()
-
-
 def test_relative_paths_in_a_file_start_at_the_file(place):
     place.user_file.write_text("models = 'shelf'")
     assert place.read()["models"] == place.user_file.parent / "shelf"
@@ -128,14 +117,6 @@ def test_a_name_that_is_no_setting_cannot_be_asked_for(place):
         place.read()["service.prot"]
     with pytest.raises(ConfigError, match="unknown setting"):
         place.read({"service.prot": 1})
-
-
-def test_xdg_directories_are_honoured_when_absolute():
-    home = {"HOME": "/home/a"}
-    assert user_data_dir(home) == Path("/home/a/.local/share/threadcast")
-    assert user_data_dir({**home, "XDG_DATA_HOME": "/data"}) == Path("/data/threadcast")
-    assert user_data_dir({**home, "XDG_DATA_HOME": "data"}) == Path("/home/a/.local/share/threadcast")
-    assert user_config_dir({**home, "XDG_CONFIG_HOME": "/etc/xdg"}) == Path("/etc/xdg/threadcast")
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.name)

@@ -75,11 +75,6 @@ def test_the_form_that_is_accepted_best_is_sent(client: FlaskClient, accepted: s
         assert (response.status_code, response.content_type) == (200, form)
 
 
-def test_several_headers_are_one_list(client: FlaskClient) -> None:
-    sent = [("Accept", "text/html"), ("Accept", "application/json;q=0.5")]
-    assert client.post("/v1/predictions", json=BATCH, headers=sent).content_type == "application/json"
-
-
 @pytest.mark.parametrize(
     "accepted", ["text/csv", "application/problem+json", "application/json;q=0", "*/*;q=0", "text/*, image/*;q=0.5"]
 )

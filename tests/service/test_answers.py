@@ -36,11 +36,6 @@ def test_a_sane_id_comes_back_and_any_other_is_replaced(client: FlaskClient) -> 
         assert re.fullmatch("[0-9a-f]{32}", given)
 
 
-def test_a_prediction_says_what_the_model_took(client: FlaskClient) -> None:
-    headers = client.post("/v1/predictions", json={"ops": [OPS[0].key]}).headers
-    assert re.fullmatch(r"model;dur=[0-9.]+, write;dur=[0-9.]+, total;dur=[0-9.]+", headers["Server-Timing"])
-
-
 def test_a_curve_is_what_a_prediction_of_the_op_is(client: FlaskClient) -> None:
     for _ in range(2):  # predicted, then kept
         curve = client.get(f"/v1/curves/{OPS[0].key}")
@@ -103,15 +98,6 @@ def test_a_curve_follows_what_the_service_stores_at_once(client: FlaskClient) ->
         assert json.loads(after) == client.post("/v1/predictions", json={"ops": [OPS[1].key]}).get_json()
 
 
-def test_the_number_of_kept_responses_is_bounded(app: Service) -> None:
-    store = app.extensions["threadcast"].store
-    cache = CurveResponseCache(store, store.last_measurement, 2)
-    curves = [CurveId("m", "v@1", str(number)) for number in range(3)]
-    for curve in curves:
-        cache.put(curve, CurveResponse(b"", "", 0), cache.get(curve)[1])
-    assert [cache.get(curve)[0] is not None for curve in curves] == [False, True, True]
-
-
 def test_a_response_computed_before_a_measurement_is_not_kept_after_it(app: Service) -> None:
     store = app.extensions["threadcast"].store
     cache, curve = CurveResponseCache(store, store.last_measurement, 2), CurveId("m", "v@1", OPS[0].key)
@@ -146,8 +132,3 @@ def test_a_plan_is_made_once_and_says_of_each_op_what_its_time_is(client: FlaskC
     again = client.post("/v1/plans", json={"graph": "net"})
     assert "plan;dur" not in again.headers["Server-Timing"]
     assert again.data == first.data == client.get(first.headers["Content-Location"]).data
-
-
-def test_a_launch_says_what_its_time_is(client: FlaskClient) -> None:
-    answer = client.post("/v1/decisions", json={"graph": "net", "ready": ["a"]}).get_json()
-    assert [launch["source"] for launch in answer["launches"]] == ["measured"]

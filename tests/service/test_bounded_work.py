@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -72,25 +71,6 @@ def test_a_plan_that_takes_too_long_is_ended_with_its_process(
     assert client.post("/v1/plans", json={**PLAN, "cores": 3}).status_code == 200
 
 
-def test_a_planning_process_that_was_killed_is_replaced(client: FlaskClient) -> None:
-    assert client.post("/v1/plans", json=PLAN).status_code == 200
-    for process in planning_processes():
-        os.kill(process, 9)
-    assert client.post("/v1/plans", json={**PLAN, "cores": 3}).status_code == 200
-
-
-def test_planning_processes_that_were_all_killed_while_idle_are_replaced(client: FlaskClient) -> None:
-    planners.close()
-    most = planners._planners
-    idle = [PlannerProcess() for _ in range(3)]
-    most._idle.extend(idle)
-    for planner in idle:
-        os.kill(planner.pid, 9)
-        assert eventually(lambda killed=planner: not killed.alive)
-    assert client.post("/v1/plans", json={**PLAN, "cores": 3}).status_code == 200
-    assert not any(is_there(planner.pid) for planner in idle)
-
-
 def test_a_plan_over_which_processes_are_killed_again_and_again_is_refused(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,13 +83,6 @@ def test_a_plan_over_which_processes_are_killed_again_and_again_is_refused(
     answer = client.post("/v1/plans", json={**PLAN, "cores": 3})
     assert (answer.status_code, answer.content_type) == (503, "application/problem+json")
     assert "ended with status -9" in answer.json["detail"]
-    assert planning_processes() == []
-
-
-def test_planning_processes_end_with_their_pool(client: FlaskClient) -> None:
-    client.post("/v1/plans", json=PLAN)
-    assert planning_processes()
-    planners.close()
     assert planning_processes() == []
 
 
@@ -237,11 +210,6 @@ def called():
 sys.setprofile(lambda *_: None)
 called()
 """
-
-
-def test_a_process_can_be_profiled_afterwards() -> None:
-    ran = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=HANGS_S)
-    assert (ran.stdout, ran.stderr) == ("called\n", "")
 
 
 @pytest.mark.parametrize("sent", ["", "x", "0", "-1", "nan"])

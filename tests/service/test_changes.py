@@ -140,16 +140,3 @@ def test_measured_once_more_they_hold_again(client: FlaskClient) -> None:
     for source, low, now, high in points(client, op, "champion"):
         assert (source, now) == ("measured", pytest.approx(FACTOR))
         assert 0.7 * FACTOR < low < high < 1.4 * FACTOR
-
-
-def test_forecasts_in_a_batch_are_the_same(client: FlaskClient) -> None:
-    op = SLOWER[0]
-    document = {"machine": MACHINE.fingerprint, "ops": [op.key, UNMEASURED[1].key]}
-    table = client.post("/v1/predictions", json=document).get_json()
-    assert table["seconds"][0] == get(client, op, "champion")["seconds"][0]
-    assert table["source"][1] == ["extrapolated"] * len(MACHINE.cases())
-
-
-def test_a_store_tells_what_changed(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store.sqlite") as store:
-        assert store.changes(MACHINE.fingerprint).since("mm", 0.0) is None

@@ -61,14 +61,6 @@ def test_three_times_without_conditions_change_the_forecast(client: FlaskClient,
     assert forecast(client, OPS[1]) == pytest.approx(BEFORE_S[OPS[1].key])
 
 
-def test_rows_without_conditions_change_the_forecast_too(client: FlaskClient) -> None:
-    before_s = BEFORE_S[OPS[0].key]
-    rows = [{"op": OPS[0].key, "threads": 4, "seconds": [3 * before_s] * 3}]
-    sent = client.post("/v1/measurements", json={"machine": MACHINE.fingerprint, "measurements": rows})
-    assert sent.get_json()["counted"] == 1
-    assert forecast(client) == pytest.approx(3 * before_s)
-
-
 def test_what_cannot_count_is_stored_and_the_answer_says_why(client: FlaskClient) -> None:
     before_s = BEFORE_S[OPS[0].key]
     for _ in range(3):
@@ -104,11 +96,3 @@ def test_of_one_request_each_measurement_is_counted_or_not(client: FlaskClient) 
     assert [left["measurements"] for left in answer["uncounted"]] == [2]
     again = client.post("/v1/measurements", json=body, headers={"Idempotency-Key": "one"})
     assert again.get_json() == answer
-
-
-def test_times_with_caches_of_any_state_count_where_no_other_is_known(client: FlaskClient) -> None:
-    op = Op("relu", OPS[0].inputs[:1], outputs=OPS[0].outputs)
-    for cache in ("cold", "warm", "rotated"):
-        entry = {"op": 0, "threads": 1, "seconds": [1.0], "conditions": {"cache": cache}}
-        sent = {"machine": MACHINE.fingerprint, "ops": [op.to_json()], "measurements": [entry]}
-        assert client.post("/v1/measurements", json=sent).get_json()["counted"] == 1

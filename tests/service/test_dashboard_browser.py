@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ import pytest
 
 from tests.service.service_data import GRAPH, MACHINE, MEASURED, OPS
 from tests.services import need
-from tests.waiting import eventually
 from threadcast.cli.demo_service import service
 from threadcast.core import Case, Machine, Measurement, Op, Placement, Plan, Sample, Trace
 from threadcast.models.registry import ModelRegistry
@@ -175,35 +173,6 @@ def test_typing_narrows_the_ops_without_loading_the_page_anew(page: playwright.P
     assert len(results(page)) == 10
 
 
-def test_choosing_a_kind_narrows_the_ops(page: playwright.Page) -> None:
-    page.goto(f"/ops?machine={MACHINE.fingerprint}")
-    page.get_by_label("Kind").select_option(OPS[0].kind)
-    playwright.expect(page.get_by_role("status")).to_contain_text(f"of {sum(op.kind == OPS[0].kind for op in OPS)} op")
-
-
-def test_pages_follow_each_other_and_the_browser_goes_back(page: playwright.Page) -> None:
-    page.goto(f"/ops?machine={MANY.fingerprint}")
-    first = results(page)
-    page.get_by_role("link", name="Next").click()
-    playwright.expect(page.locator(".paging")).to_contain_text("page 2 of 3")
-    second = results(page)
-    assert not set(first) & set(second)
-    page.get_by_role("link", name="Last").click()
-    playwright.expect(page.get_by_role("status")).to_have_text("101–120 of 120 ops")
-    page.go_back()
-    playwright.expect(page.locator(".paging")).to_contain_text("page 2 of 3")
-    assert results(page) == second
-
-
-def test_the_heading_of_a_column_sorts_by_it_both_ways(page: playwright.Page) -> None:
-    page.goto(f"/ops?machine={MANY.fingerprint}")
-    heading = page.get_by_role("columnheader", name="fastest")
-    playwright.expect(heading).to_have_attribute("aria-sort", "descending")
-    heading.get_by_role("link").click()
-    playwright.expect(heading).to_have_attribute("aria-sort", "ascending")
-    assert results(page)[0] == "name item000"
-
-
 def test_all_can_be_reached_and_done_by_keyboard(page: playwright.Page) -> None:
     page.goto(f"/ops?machine={MANY.fingerprint}")
     page.keyboard.press("Tab")
@@ -220,57 +189,6 @@ def test_all_can_be_reached_and_done_by_keyboard(page: playwright.Page) -> None:
     page.locator("#page-next").focus()
     page.keyboard.press("Enter")
     playwright.expect(page.get_by_role("status")).to_have_text("51–100 of 100 ops")
-
-
-def test_what_has_the_focus_is_marked(page: playwright.Page) -> None:
-    page.goto("/models")
-    for _ in range(12):
-        page.keyboard.press("Tab")
-        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        where = page.evaluate("document.activeElement.outerHTML.slice(0, 80)")
-        assert outline == "solid", where
-
-
-def test_the_page_follows_the_system_from_light_to_dark(page: playwright.Page) -> None:
-    def look() -> list[str]:
-        style = "getComputedStyle(document.body)"
-        return [page.evaluate(f"{style}.backgroundColor"), page.evaluate(f"{style}.color")]
-
-    def brightness(colour: str) -> int:
-        return sum(map(int, re.findall(r"\d+", colour)[:3]))
-
-    def drawing() -> str:
-        found: str = page.evaluate("document.querySelector('.plot canvas')?.toDataURL() ?? ''")
-        return found
-
-    page.goto(OP)
-    page.emulate_media(color_scheme="light")
-    page.locator(".plot canvas").wait_for()
-    light, drawn = look(), drawing()
-    page.emulate_media(color_scheme="dark")
-    dark = look()
-    assert brightness(light[0]) > brightness(light[1])
-    assert brightness(dark[0]) < brightness(dark[1])
-    assert eventually(lambda: drawing() not in ("", drawn))
-
-
-def test_a_plot_is_zoomed_by_dragging_and_shown_whole_by_a_double_click(page: playwright.Page) -> None:
-    page.goto(OP)
-    over = page.locator(".plot .u-over")
-    box = over.bounding_box()
-    assert box is not None
-    canvas = page.locator(".plot canvas")
-    whole = canvas.screenshot()
-    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.2 * box["height"])
-    page.mouse.down()
-    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.8 * box["height"], steps=5)
-    page.mouse.up()
-    page.mouse.move(0, 0)
-    zoomed = canvas.screenshot()
-    over.dblclick()
-    page.mouse.move(0, 0)
-    assert zoomed != whole
-    assert canvas.screenshot() == whole
 
 
 def test_a_network_is_planned_while_the_page_is_there_already(page: playwright.Page) -> None:
@@ -293,22 +211,6 @@ def test_a_version_is_promoted_and_rolled_back(page: playwright.Page, models_roo
     page.get_by_role("button", name=f"Roll back to {before}").click()
     playwright.expect(page.get_by_role("status")).to_have_text(f"champion is {before} again: rolled back.")
     assert registry.resolve("champion") == before
-
-
-def test_a_page_elsewhere_cannot_send_the_form(browser: playwright.Browser, host: str, models_root: Path) -> None:
-    before = ModelRegistry(models_root).history("champion")
-    page = browser.new_page()
-    page.set_content(
-        f'<form method="post" action="{host}/models/promote"><input name="alias" value="champion">'
-        '<input name="version" value="roofline@2"><button>Go</button></form>'
-    )
-    with page.expect_navigation() as sent:
-        page.get_by_role("button").click()
-    answer = sent.value
-    page.close()
-    assert answer is not None
-    assert answer.status == 403
-    assert ModelRegistry(models_root).history("champion") == before
 
 
 def test_without_scripts_all_but_charts_works(plain: playwright.Page, models_root: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from tests.service.service_data import CURVES, MACHINE, MEASURED, OPS, graph_document
+from tests.service.service_data import CURVES, MACHINE, graph_document
 from tests.waiting import HANGS_S
 from threadcast.core import Machine, read_machine
 from threadcast.service.app import Service, create_app
@@ -67,21 +67,6 @@ def test_a_machine_that_is_none_is_refused(fresh: Service, route: str, machine: 
     answer = ASKED[route](fresh.test_client(), machine)
     assert (answer.status_code, answer.json["pointer"]) == (status, "/machine")
     assert said in answer.json["detail"]
-
-
-@pytest.mark.parametrize("name", ["bench", MACHINE.fingerprint])
-def test_queries_and_entries_name_machines_in_the_same_way(client: FlaskClient, name: str) -> None:
-    assert client.get(f"/v1/curves/{OPS[0].key}?machine={name}").json["machine"] == MACHINE.fingerprint
-    assert client.get(f"/v1/measurements?machine={name}").json["total"] == len(MEASURED)
-    stored = client.post("/v1/measurements", json={"ops": [OP], "measurements": [{**ROW, "machine": name}]})
-    assert stored.status_code == 201
-    page = client.get("/ops", query_string={"machine": name}).text
-    assert f'<option value="{MACHINE.fingerprint}" selected' in page or MACHINE.fingerprint in page
-    for path in ("/v1/measurements", f"/v1/curves/{OPS[0].key}"):
-        unknown = client.get(path, query_string={"machine": "benhc"})
-        assert unknown.status_code == 404
-        assert "did you mean 'bench'" in unknown.json["detail"]
-    assert "did you mean &#39;bench&#39;" in client.get("/ops?machine=benhc").text
 
 
 def test_the_known_machines_are_listed_with_where_they_are_known_from(client: FlaskClient, fresh: Service) -> None:

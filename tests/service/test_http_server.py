@@ -6,12 +6,9 @@ import asyncio
 import contextlib
 import gc
 import gzip
-import http.client
 import json
 import logging
-import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -269,27 +266,6 @@ def test_a_head_that_is_too_long_is_a_problem_that_its_client_can_read(
 def send_all(connection: socket.socket, sent: bytes) -> None:
     with contextlib.suppress(ConnectionError):
         connection.sendall(sent)
-
-
-@pytest.mark.parametrize(
-    ("path", "headers", "status"), [("/?" + "x" * 50_000, {}, 414), ("/", {"X": "x" * 65_000}, 431)]
-)
-def test_clients_in_use_read_why_a_head_is_refused(
-    served: Served, path: str, headers: dict[str, str], status: int
-) -> None:
-    host, port = served.address
-    connection = http.client.HTTPConnection(host, port, timeout=LONG_S)
-    connection.request("POST", path, body=b"x" * 100_000, headers=headers)
-    response = connection.getresponse()
-    assert (response.status, json.loads(response.read())["status"]) == (status, status)
-    connection.close()
-    if (curl := shutil.which("curl")) is not None:
-        more = [part for name, value in headers.items() for part in ("-H", f"{name}: {value}")]
-        said = subprocess.run(
-            [curl, "-sS", "-w", "%{http_code}", "-o", "/dev/null", *more, f"http://{host}:{port}{path}"],
-            capture_output=True, text=True, timeout=LONG_S, check=True,
-        )  # fmt: skip
-        assert (said.stdout, said.stderr) == (str(status), "")
 
 
 HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -57,22 +57,3 @@ def test_pods_write_only_where_the_service_writes_and_are_nobody() -> None:
             assert container["resources"]["limits"]["memory"]
             named = {volume["name"] for volume in pod["volumes"]}
             assert {mount["name"] for mount in container["volumeMounts"]} <= named
-
-
-def test_probes_ask_what_needs_no_key() -> None:
-    asked = [SERVICE[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
-    assert asked == ["/health/live", "/health/live", "/health/ready"]
-
-
-def test_selectors_find_the_pods() -> None:
-    labels = manifest("Deployment")["spec"]["template"]["metadata"]["labels"]
-    policy, budget = manifest("NetworkPolicy")["spec"], manifest("PodDisruptionBudget")["spec"]
-    for selector in (
-        manifest("Service")["spec"]["selector"], policy["podSelector"]["matchLabels"],
-        budget["selector"]["matchLabels"], manifest("Deployment")["spec"]["selector"]["matchLabels"],
-    ):  # fmt: skip
-        assert selector.items() <= labels.items()
-    pruning = manifest("CronJob")["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
-    assert policy["podSelector"]["matchLabels"].items() <= pruning.items()
-    assert not manifest("Service")["spec"]["selector"].items() <= pruning.items()
-    assert budget["minAvailable"] < manifest("Deployment")["spec"]["replicas"]

@@ -16,7 +16,6 @@ import urllib3
 
 from tests.service.service_data import OPS
 from tests.service.test_server import LONG_S, running
-from threadcast.core.errors import ConfigError
 from threadcast.service import logs
 from threadcast.service.keys import add_key
 from threadcast.service.logs import Access, AccessLog
@@ -38,13 +37,6 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
 
 def of_request() -> dict[str, str]:
     return {"request_id": "me-1", "key": "ci"}
-
-
-def test_a_line_of_text_has_the_request_and_the_key(written: Callable[[], str]) -> None:
-    logs.configure("text", of_request=of_request)
-    logging.getLogger("a").warning("it is %d", 5)
-    line = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING a \[me-1 ci\]: it is 5\n"
-    assert re.fullmatch(line, written())
 
 
 def test_a_line_of_json_has_them_as_members(written: Callable[[], str]) -> None:
@@ -105,11 +97,6 @@ def test_lines_are_dropped_where_nobody_reads_them_and_counted(
     assert dropped is not None
     assert int(dropped[1]) + shown == 20
     assert shown <= 7
-
-
-def test_another_form_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'xml'; it is text or json"):
-        ServiceSettings(store="x", models=tmp_path, log_format="xml")
 
 
 def test_a_service_logs_every_request_with_its_id_and_the_name_of_its_key(

@@ -109,20 +109,6 @@ def test_a_key_is_forgotten_after_its_time(settings: ServiceSettings, monkeypatc
     app.extensions["threadcast"].store.close()
 
 
-def test_a_key_that_the_command_line_used_stores_nothing(client: FlaskClient, settings: ServiceSettings) -> None:
-    with Store.open(settings.store) as store:
-        store.add([], idempotency_key="file-1")
-    response = client.post("/v1/measurements", json=SENT, headers={"Idempotency-Key": "file-1"})
-    assert (response.status_code, response.get_json()["measurements"]) == (201, 0)
-
-
-def test_without_a_key_each_request_stores(client: FlaskClient) -> None:
-    sent = {"machine": MACHINE.fingerprint, "ops": [OP], "measurements": [{"op": 0, "threads": 2, "seconds": [1.0]}]}
-    for _ in range(2):
-        assert client.post("/v1/measurements", json=sent).status_code == 201
-    assert get(client, op=UNSEEN.key)["total"] == 2
-
-
 ENTRY = {"op": 0, "threads": 1, "seconds": [1.0, 2.0]}
 
 
@@ -184,11 +170,6 @@ def test_what_is_wrong_is_refused_with_a_pointer_and_nothing_is_stored(
     assert get(client)["total"] == len(MEASURED)
 
 
-def test_a_kind_has_no_blanks_around_it(client: FlaskClient) -> None:
-    assert client.post("/v1/measurements", json=_sent(ENTRY, ops=[{**OP, "kind": " padded "}])).status_code == 201
-    assert [op["kind"] for op in get(client, kind="padded")["ops"]] == ["padded"]
-
-
 def test_infinite_features_that_a_program_stored_are_listed_as_null(
     client: FlaskClient, settings: ServiceSettings
 ) -> None:
@@ -205,18 +186,6 @@ def test_a_wrong_idempotency_key_is_refused(client: FlaskClient, key: str) -> No
     response = client.post("/v1/measurements", json=_sent(ENTRY), headers={"Idempotency-Key": key})
     problem = response.get_json()
     assert (response.status_code, problem["pointer"], problem["in"]) == (422, "/Idempotency-Key", "header")
-
-
-def test_ops_of_the_longest_kind_come_back_as_they_were_answered(client: FlaskClient) -> None:
-    op = {"kind": "k" * 200, "inputs": []}
-    asked = {"machine": NEW.to_json(), "ops": [op], "measurements": [{"op": 0, "threads": 1, "seconds": [1e-3]}]}
-    assert client.post("/v1/measurements", json=asked).status_code == 201
-    key = get(client, kind="k" * 200)["ops"][0]["key"]
-    page = get(client, op=key)
-    again = client.post("/v1/measurements", json={name: page[name] for name in page if name not in ("total", "next")})
-    assert again.status_code == 201, again.text
-    predicted = client.post("/v1/predictions", json={"ops": [key], "machine": MACHINE.fingerprint})
-    assert predicted.get_json()["ops"] == [key]
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import shutil
-import threading
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,16 +40,6 @@ def test_every_version_is_listed_with_what_is_known_of_it(client: FlaskClient) -
     assert document["aliases"] == {"champion": "roofline@1"}
 
 
-def test_a_damaged_version_is_left_out_of_the_list(
-    client: FlaskClient, settings: ServiceSettings, caplog: pytest.LogCaptureFixture
-) -> None:
-    (settings.models / "versions" / "roofline@2" / "manifest.json").write_text("{")
-    listed = client.get("/v1/models")
-    assert listed.status_code == 200, listed.text
-    assert [model["version"] for model in listed.get_json()["models"]] == ["roofline@1"]
-    assert "damaged and left out of the list of models: roofline@2" in caplog.messages
-
-
 def test_a_damaged_alias_is_left_out_of_the_lists_and_named(
     client: FlaskClient, settings: ServiceSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,11 +54,6 @@ def test_a_damaged_alias_is_left_out_of_the_lists_and_named(
     assert client.get("/v1/models/next").status_code == 503
 
 
-@pytest.mark.parametrize("reference", ["roofline@1", "champion"])
-def test_one_version_goes_by_number_or_alias(client: FlaskClient, reference: str) -> None:
-    assert client.get(f"/v1/models/{reference}").get_json()["version"] == "roofline@1"
-
-
 def test_a_moved_alias_answers_from_the_next_request_on_and_keeps_its_history(client: FlaskClient) -> None:
     assert model_that_answers(client) == "roofline@1"
     moved = client.put("/v1/models/aliases/champion", json={"version": "roofline@2"}).get_json()
@@ -81,11 +64,6 @@ def test_a_moved_alias_answers_from_the_next_request_on_and_keeps_its_history(cl
     assert model_that_answers(client) == "roofline@2"
 
 
-def test_a_new_alias_can_be_asked_for(client: FlaskClient) -> None:
-    assert client.put("/v1/models/aliases/candidate", json={"version": "roofline@2"}).status_code == 200
-    assert model_that_answers(client, model="candidate") == "roofline@2"
-
-
 def test_one_call_goes_back_to_the_version_before(client: FlaskClient) -> None:
     client.put("/v1/models/aliases/champion", json={"version": "roofline@2"})
     back = client.post("/v1/models/aliases/champion/rollback", json={})
@@ -94,15 +72,6 @@ def test_one_call_goes_back_to_the_version_before(client: FlaskClient) -> None:
     assert model_that_answers(client) == "roofline@1"
     again = client.post("/v1/models/aliases/champion/rollback", json={})
     assert (again.status_code, again.content_type) == (409, "application/problem+json")
-
-
-def test_no_rollback_to_a_version_that_cannot_be_loaded(client: FlaskClient, settings: ServiceSettings) -> None:
-    registry = ModelRegistry(settings.models)
-    registry.set_alias("champion", "roofline@2")
-    assert model_that_answers(client) == "roofline@2"
-    (settings.models / "versions" / "roofline@1" / "model.json").write_text("{}")
-    assert client.post("/v1/models/aliases/champion/rollback", json={}).status_code == 409
-    assert model_that_answers(client) == "roofline@2"
 
 
 def test_a_damaged_version_is_not_promoted(client: FlaskClient, settings: ServiceSettings) -> None:
@@ -142,14 +111,6 @@ def test_a_wrong_move_is_refused(
     assert (response.status_code, problem["pointer"], problem["in"]) == (status, pointer, where)
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/models/nobody", "/v1/models/roofline@9", "/v1/models/aliases/nobody", "/v1/plans/none"]
-)
-def test_what_is_not_registered_is_not_found(client: FlaskClient, path: str) -> None:
-    response = client.get(path)
-    assert (response.status_code, response.content_type) == (404, "application/problem+json")
-
-
 def test_a_service_without_models_plans_with_given_curves_and_says_what_it_lacks(tmp_path: Path) -> None:
     app = create_app(ServiceSettings(store=tmp_path / "s.sqlite", models=tmp_path / "none", model="mine"))
     client = app.test_client()
@@ -161,12 +122,6 @@ def test_a_service_without_models_plans_with_given_curves_and_says_what_it_lacks
     assert client.get("/health/live").status_code == 200
     assert client.get("/health/ready").status_code == 503
     app.extensions["threadcast"].store.close()
-
-
-def test_versions_registered_later_are_found(client: FlaskClient, settings: ServiceSettings) -> None:
-    registry = ModelRegistry(settings.models)
-    version = registry.save(registry.load("roofline@1"), trained_on={}, metrics={})
-    assert model_that_answers(client, model=version) == "roofline@3"
 
 
 def test_an_alias_that_another_process_moves_is_followed(client: FlaskClient, settings: ServiceSettings) -> None:
@@ -219,56 +174,6 @@ def test_an_alias_that_leaves_a_version_while_it_is_loaded_is_followed(
 
     monkeypatch.setattr(shelf.registry, "load", left_first)
     assert shelf.get()[1] == "roofline@2"
-
-
-class LookingLock:
-    """A lock; the first time that it is released, somebody `looks` right then."""
-
-    def __init__(self, looks: Callable[[], None]) -> None:
-        self._lock, self._looks = threading.Lock(), [looks]
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-        if self._looks:
-            self._looks.pop()()
-
-
-@pytest.mark.parametrize("reference", [None, "roofline@1"])
-def test_who_waits_while_a_version_is_loaded_gets_it_though_it_is_removed_then(
-    settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch, reference: str | None
-) -> None:
-    shelf = ModelShelf(settings.models, default="champion")
-    found: list[PerformanceModel] = []
-
-    def remove_and_look() -> None:
-        shutil.rmtree(settings.models / "versions" / "roofline@1")
-        found.append(shelf.get(reference)[0])
-
-    monkeypatch.setattr(shelf, "_loading", LookingLock(remove_and_look))
-    assert shelf.get(reference)[0] is found[0]
-
-
-def test_a_reload_that_fails_leaves_a_version_that_requests_named(settings: ServiceSettings) -> None:
-    shelf = ModelShelf(settings.models, default="champion")
-    shelf.get()
-    named = shelf.get("roofline@2")[0]
-    shelf.registry.set_alias("champion", "roofline@2")
-    (settings.models / "versions" / "roofline@2" / "model.json").write_text("{}")
-    shelf.reload()
-    assert shelf.get("roofline@2")[0] is named
-
-
-def test_a_version_that_is_removed_while_all_are_listed_is_left_out(
-    app: Service, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registry = app.extensions["threadcast"].models.registry
-    there = registry.versions()
-    monkeypatch.setattr(registry, "versions", lambda: [*there, "roofline@3"])
-    assert [model["version"] for model in client.get("/v1/models").get_json()["models"]] == there
-    assert [manifest.version for manifest in registry.manifests()[0]] == there
 
 
 def test_a_version_that_its_alias_has_left_is_dropped(settings: ServiceSettings) -> None:

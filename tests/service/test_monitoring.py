@@ -66,24 +66,6 @@ def test_every_metric_and_label_is_one_of_the_service() -> None:
     assert len(seen) >= 9
 
 
-def test_legends_name_labels_that_remain() -> None:
-    for panel in panels():
-        for target in panel["targets"]:
-            kept = {name for by in re.findall(r"by \(([^)]*)\)", target["expr"]) for name in re.split(r",\s*", by)}
-            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept, target
-
-
-def test_panels_do_not_cover_each_other() -> None:
-    taken = set()
-    assert len({panel["id"] for panel in panels()}) == len(panels()) >= 10
-    for panel in panels():
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken
-        assert max(x for x, _ in cells) < 24
-        taken |= cells
-
-
 def test_prometheus_reads_its_files_and_every_expression(tmp_path: Path) -> None:
     promtool = str(need("promtool"))
     config = (DEPLOY / "compose" / "prometheus.yml").read_text()

@@ -86,12 +86,6 @@ def test_one_unknown_op_and_one_that_the_model_refuses_do_not_fail_the_others(cl
     assert answer.headers["ETag"] != ask(client, ops=[*ops[:1], "mm-0123456789abcde0", *ops[2:]]).headers["ETag"]
 
 
-def test_ops_of_a_graph_have_problems_too(client: FlaskClient) -> None:
-    found = ask(client, graph="odd").get_json()
-    assert found["errors"][0] is None
-    assert (found["errors"][1]["pointer"], found["seconds"][1]) == ("/graph/ops/1", None)
-
-
 @pytest.mark.parametrize("ops", [[NOBODY, ODD.to_json()], [ODD.to_json()], [NOBODY]])
 def test_where_no_op_has_a_forecast_the_first_problem_is_the_answer(client: FlaskClient, ops: list[Any]) -> None:
     answer = ask(client, ops=ops)
@@ -101,13 +95,6 @@ def test_where_no_op_has_a_forecast_the_first_problem_is_the_answer(client: Flas
     assert [e["pointer"] for e in problem.get("errors", [{"pointer": "/ops/0"}])] == [
         f"/ops/{i}" for i in range(len(ops))
     ]
-
-
-def test_many_ops_that_are_refused_are_found_among_many(client: FlaskClient) -> None:
-    ops = [ODD if i % 97 == 5 else replace(UNSEEN, attributes={"i": i}) for i in range(1500)]
-    found = ask(client, ops=[op.to_json() for op in ops]).get_json()
-    assert [e is not None for e in found["errors"]] == [op is ODD for op in ops]
-    assert [row is None for row in found["seconds"]] == [op is ODD for op in ops]
 
 
 @pytest.mark.parametrize("arrow", [False, True])

@@ -48,15 +48,6 @@ def test_every_route_of_the_api_is_described(app: Service, client: FlaskClient) 
     assert described == set(routes(app)) - pages
 
 
-def test_every_operation_has_a_summary_an_id_and_problems(client: FlaskClient) -> None:
-    spec = client.get("/openapi.json").get_json()
-    operations = [operation for item in spec["paths"].values() for operation in item.values()]
-    assert len({operation["operationId"] for operation in operations}) == len(operations)
-    for operation in operations:
-        assert operation["summary"]
-        assert {"400", "500", "503"} < operation["responses"].keys()
-
-
 def test_every_answer_has_a_schema_and_headers(client: FlaskClient) -> None:
     spec = client.get("/openapi.json").get_json()
     for item in spec["paths"].values():
@@ -86,14 +77,6 @@ def test_the_description_says_whether_this_service_asks_for_keys(settings: Servi
         assert app.spec["security"] == security
         assert app.spec["paths"]["/health/live"]["get"]["security"] == []
         app.extensions["threadcast"].store.close()
-
-
-def test_references_lead_somewhere(client: FlaskClient) -> None:
-    text = client.get("/openapi.json").text
-    components = json.loads(text)["components"]["schemas"]
-    named = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
-    assert named <= components.keys()
-    assert '"x-' not in text.lower().replace('"x-request-id"', "").replace('"x-deadline-s"', "")
 
 
 def test_every_metric_is_documented(client: FlaskClient) -> None:

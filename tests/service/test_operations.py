@@ -10,8 +10,7 @@ from flask.testing import FlaskClient
 
 from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN, measure
 from threadcast.core import Case, Machine, Measurement, Sample
-from threadcast.core.errors import ConfigError
-from threadcast.core.settings import SETTINGS, Settings
+from threadcast.core.settings import SETTINGS
 from threadcast.scheduler.policies import names
 from threadcast.service.app import create_app
 from threadcast.service.settings import FIXED, ServiceSettings
@@ -21,12 +20,6 @@ from threadcast.store import Store
 def test_a_service_that_can_predict_is_ready_and_names_its_model(client: FlaskClient) -> None:
     assert client.get("/health/live").get_json() == {"status": "live"}
     assert client.get("/health/ready").get_json() == {"status": "ready", "model": "roofline@1", "planner": "ready"}
-
-
-def test_an_empty_store_does_not_keep_it_from_being_ready(tmp_path: Path, models: Path) -> None:
-    app = create_app(ServiceSettings(store=tmp_path / "empty.sqlite", models=models))
-    assert app.test_client().get("/health/ready").status_code == 200
-    app.extensions["threadcast"].store.close()
 
 
 def test_a_model_that_does_not_know_the_first_machine_is_asked_on_one_that_it_knows(
@@ -49,23 +42,6 @@ def test_an_op_that_cannot_be_predicted_does_not_keep_it_from_being_ready(tmp_pa
         app = create_app(ServiceSettings(store=tmp_path / name, models=models))
         assert app.test_client().get("/health/ready").status_code == 200
         app.extensions["threadcast"].store.close()
-
-
-def test_a_model_that_knows_no_machine_of_the_store_is_ready_by_the_prior(tmp_path: Path, models: Path) -> None:
-    with Store.open(tmp_path / "s.sqlite") as store:
-        store.add([measure(UNSEEN, Case(1), Machine.uniform("elsewhere", 2))])
-    app = create_app(ServiceSettings(store=tmp_path / "s.sqlite", models=models))
-    assert app.test_client().get("/health/ready").status_code == 200
-    app.extensions["threadcast"].store.close()
-
-
-def test_a_missing_model_does(settings: ServiceSettings) -> None:
-    app = create_app(replace(settings, model="oracle"))
-    client = app.test_client()
-    assert client.get("/health/live").status_code == 200
-    response = client.get("/health/ready")
-    assert (response.status_code, response.content_type) == (503, "application/problem+json")
-    app.extensions["threadcast"].store.close()
 
 
 def test_a_damaged_store_does(settings: ServiceSettings) -> None:
@@ -94,17 +70,6 @@ LIMITS = {name for name in SETTINGS if name.startswith("service.max_")}
 LIMITS |= {"service.deadline_s", "service.receive_s"}
 
 
-def test_settings_of_the_command_line_become_the_services(tmp_path: Path) -> None:
-    given = Settings.read({"service.max_ops": 7, "store": "sqlite:///x"}, directory=tmp_path, environment={})
-    made = ServiceSettings.from_settings(given)
-    assert (made.max_ops, made.store, made.model) == (7, "sqlite:///x", "champion")
-
-
-def test_a_limit_below_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="max_ops is 0, it must be"):
-        ServiceSettings(store="x", models=tmp_path, max_ops=0)
-
-
 def test_requests_are_counted_by_route_template_method_and_code(client: FlaskClient) -> None:
     client.post("/v1/predictions", json={"ops": [OPS[0].key, UNSEEN.to_json()]})
     client.post("/v1/predictions", json={})
@@ -125,14 +90,6 @@ def test_requests_are_counted_by_route_template_method_and_code(client: FlaskCli
     assert 'threadcast_http_request_seconds_count{method="POST",route="/v1/predictions"} 2.0' in text
     assert "threadcast_http_requests_in_flight 1.0" in text  # this one
     assert 'threadcast_predicted_points_total{model="roofline@1"} 8.0' in text
-
-
-def test_stored_samples_are_counted(client: FlaskClient, settings: ServiceSettings) -> None:
-    rows = [{"op": OPS[0].key, "threads": 2, "seconds": [1.0] * 3}]
-    with Store.open(settings.store) as store:
-        machine = store.machines()[0].fingerprint
-    client.post("/v1/measurements", json={"machine": machine, "measurements": rows})
-    assert "threadcast_stored_samples_total 3.0" in client.get("/metrics").text
 
 
 def test_why_it_is_not_ready_is_in_the_log(settings: ServiceSettings, caplog: pytest.LogCaptureFixture) -> None:

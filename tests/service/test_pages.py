@@ -126,27 +126,10 @@ def test_the_overview_says_what_is_known(client: FlaskClient) -> None:
         assert expected in text
 
 
-def test_the_overview_counts_an_op_of_two_machines_once(client: FlaskClient, settings: ServiceSettings) -> None:
-    with Store.open(settings.store) as store:
-        store.add([Measurement(OPS[0], Machine.uniform("other", 2), Case(1), (Sample(1e-3),))])
-    _, text = page(client, "/")
-    assert f"<b>{len(OPS)}</b><span>ops measured</span>" in text
-    assert "Numbers are of all machines, tables of <code>" in text
-
-
 def test_machines_are_drawn_core_by_core(client: FlaskClient) -> None:
     _, text = page(client, "/machines")
     assert text.count('class="core') == len(MACHINE)
     assert MACHINE.fingerprint in text
-
-
-def test_machines_say_how_many_cases_of_an_op_were_measured(client: FlaskClient, settings: ServiceSettings) -> None:
-    other, (op, *rest) = Machine.uniform("other", 8), OPS
-    measured = [(op, 1), (op, 2), *((one, 1) for one in rest)]
-    with Store.open(settings.store) as store:
-        store.add([Measurement(of, other, Case(threads), (Sample(1e-3),)) for of, threads in measured])
-    _, text = page(client, "/machines")
-    assert f"5 ops</a>, 6 samples, 1.20 of {len(other.cases())} cases an op" in text
 
 
 def test_ops_are_searched_and_narrowed(client: FlaskClient) -> None:
@@ -219,25 +202,6 @@ def test_an_op_shows_measured_points_and_the_line_of_each_model(client: FlaskCli
     assert any(name.startswith("fastest") for name in names)
     assert chart["lines"][0]["low"]
     assert "<noscript>" in text
-
-
-def test_an_op_says_which_thread_counts_were_the_fewest_and_the_most(
-    client: FlaskClient, settings: ServiceSettings
-) -> None:
-    op = Op("relu")
-    with Store.open(settings.store) as store:
-        store.add([Measurement(op, MACHINE, Case(n), (Sample(seconds),)) for n, seconds in ((2, 4e-3), (3, 3e-3))])
-    _, text = page(client, f"/ops/{op.key}")
-    assert "<b>1.33x</b><span>faster than on 2 threads, the fewest measured</span>" in text
-    assert "<span>on 3 threads, the most measured: none is faster</span>" in text
-    assert "faster than on 1 thread, the fewest measured" in page(client, OP)[1]
-
-
-def test_lines_are_chosen_by_the_address(client: FlaskClient) -> None:
-    _, text = page(client, f"{OP}?model=roofline@1&given=all")
-    (chart,) = (json.loads(found) for found in re.findall(r'<script type="application/json">(.*?)</script>', text))
-    assert [line["name"] for line in chart["lines"] if not line["marks"]] == ["roofline@1"]
-    assert "Each model was given every measurement" in text
 
 
 def test_a_network_is_planned_when_asked_for_with_its_ceiling(client: FlaskClient) -> None:
@@ -335,12 +299,3 @@ def test_an_empty_page_says_how_to_fill_it(tmp_path: Path, path: str, command: s
     _, text = page(app.test_client(), path)
     assert command in text
     app.extensions["threadcast"].store.close()
-
-
-def test_the_reference_has_every_route_and_document(client: FlaskClient) -> None:
-    found, text = page(client, "/docs")
-    spec = client.get("/openapi.json").get_json()
-    for path, item in spec["paths"].items():
-        for method in item:
-            assert f"<code>{method.upper()} {path}</code>" in text
-    assert set(spec["components"]["schemas"]) <= set(found.ids)

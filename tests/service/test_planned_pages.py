@@ -70,7 +70,3 @@ def test_runs_are_listed_beside_them_the_last_first(client: FlaskClient, setting
     assert {line[0] for line in found[:2]} == {"plan", "run"}
     assert found[2][:3] == ("run", "net", duration(0.25))
     assert client.get(found[2][4].replace("&amp;", "&")).status_code == 200
-
-
-def test_a_plan_that_is_not_stored_is_no_page(client: FlaskClient) -> None:
-    assert client.get("/plans/none").status_code == 404

@@ -59,7 +59,3 @@ def test_a_compilation_that_fails_does_not_hold_plans_up(compiling: int, client:
     os.kill(compiling, signal.SIGKILL)
     assert eventually(lambda: planner_state(client) == "ready")
     assert client.post("/v1/plans", json=PLAN).status_code == 200
-
-
-def test_without_a_process_beside_it_a_service_plans_at_once(client: FlaskClient) -> None:
-    assert planner_state(client) == "ready"

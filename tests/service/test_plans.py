@@ -33,14 +33,6 @@ def test_a_graph_with_curves_needs_neither_model_nor_machine(client: FlaskClient
     assert made.gap is not None
 
 
-@pytest.mark.parametrize("graph", [graph_document(), "net"], ids=["inline", "stored"])
-def test_a_graph_without_curves_is_planned_with_the_models(client: FlaskClient, graph: Any) -> None:
-    made = plan(client, graph=graph)
-    assert made.cores == len(MACHINE)
-    assert made.curves_from == "roofline@1"
-    assert {op.id for op in made.ops} == set(GRAPH.ids)
-
-
 @pytest.mark.parametrize("policy", plan_names())
 def test_every_policy_makes_a_plan(client: FlaskClient, policy: str) -> None:
     options = {"inter": 2, "intra": 2} if policy == "uniform" else {}
@@ -100,12 +92,6 @@ def test_a_time_that_sharing_cores_makes_is_not_said_to_be_measured(client: Flas
         assert (made["ops"][0]["finish_s"] > 0.6) == longer
 
 
-def test_fewer_cores_of_a_machine_are_its_first(client: FlaskClient) -> None:
-    made = plan(client, graph="net", machine=MACHINE.fingerprint, cores=2)
-    assert made.cores == 2
-    assert {core for op in made.ops for core in op.cores} <= {0, 1}
-
-
 ONE = {"schema": "threadcast.graph/1", "ops": [{"id": "a", "kind": "x", "curve": {"1": 1.0}}]}
 TWO = {**ONE, "ops": [*ONE["ops"], {"id": "b", "kind": "x", "curve": {"1": 1.0}}]}  # type: ignore[misc]
 REFUSED: dict[str, tuple[Any, int, str]] = {
@@ -152,10 +138,6 @@ def test_a_wrong_question_is_refused_with_a_pointer(
     assert response.content_type == "application/problem+json"
     problem = response.get_json()
     assert (response.status_code, problem["pointer"]) == (status, pointer), problem
-
-
-def test_ops_of_a_plan_are_those_of_the_graph(client: FlaskClient) -> None:
-    assert len(plan(client, graph="net").ops) == len(OPS[:4])
 
 
 def test_a_plan_beyond_the_limit_is_refused_before_it_takes_memory(settings: ServiceSettings) -> None:

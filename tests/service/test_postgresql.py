@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -15,11 +14,9 @@ import urllib3
 from flask.testing import FlaskClient
 
 from tests.postgres import fresh_database
-from tests.service.service_data import CURVES, GRAPH, MEASURED, OPS, UNSEEN, graph_document
+from tests.service.service_data import CURVES, GRAPH, MEASURED, UNSEEN, graph_document
 from tests.service.test_measurements import _sent
-from tests.service.test_mutated_bodies import GOOD
-from tests.service.test_server import LONG_S, Running, running, samples_of
-from tests.waiting import eventually
+from tests.service.test_server import Running, running, samples_of
 from threadcast.service.app import create_app
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
@@ -53,15 +50,6 @@ def two(place: ServiceSettings, tmp_path: Path) -> Iterator[tuple[Running, Runni
         yield first, second
 
 
-def curve(server: Running, op: str) -> urllib3.BaseHTTPResponse:
-    return server.get(f"/v1/curves/{op}")
-
-
-@pytest.mark.parametrize(("path", "body"), GOOD, ids=range(len(GOOD)))
-def test_good_requests_are_answered(client: FlaskClient, path: str, body: dict[str, object]) -> None:
-    assert client.post(path, json=body).status_code in (200, 201)
-
-
 def test_measurements_and_plans_come_back(client: FlaskClient) -> None:
     entry = {"op": 0, "threads": 1, "seconds": [1.0]}
     headers = {"Idempotency-Key": "k"}
@@ -82,17 +70,6 @@ def test_text_with_a_nul_is_refused_and_not_our_fault(client: FlaskClient) -> No
     assert client.get("/v1/curves/%00").status_code in (404, 422)
 
 
-def test_what_one_service_stores_counts_in_the_others_answers(two: tuple[Running, Running]) -> None:
-    before = [curve(server, OPS[0].key) for server in two]
-    assert before[0].headers["ETag"] == before[1].headers["ETag"]
-    assert two[0].post("/v1/measurements", samples_of(OPS[0], 0.5)).status == 201
-    assert curve(two[0], OPS[0].key).data != before[0].data
-    assert eventually(lambda: curve(two[1], OPS[0].key).data != before[1].data, LONG_S)
-    after = [curve(server, OPS[0].key) for server in two]
-    assert after[0].data == after[1].data
-    assert after[0].headers["ETag"] == after[1].headers["ETag"]
-
-
 def test_the_same_key_at_two_services_at_once_stores_once(two: tuple[Running, Running], place: ServiceSettings) -> None:
     answers: list[urllib3.BaseHTTPResponse] = []
     body = samples_of(UNSEEN, 0.5)
@@ -108,18 +85,6 @@ def test_the_same_key_at_two_services_at_once_stores_once(two: tuple[Running, Ru
     assert sum("Idempotency-Replayed" not in answer.headers for answer in answers) == 1
     with Store.open(place.store) as store:
         assert len(store.measurements(keys=[UNSEEN.key])) == 1
-
-
-def test_two_services_agree_on_the_champion(two: tuple[Running, Running]) -> None:
-    def champions() -> set[str]:
-        return {str(json.loads(server.get("/health/ready").data)["model"]) for server in two}
-
-    for version in ("roofline@2", "roofline@1"):
-        answer = urllib3.request(
-            "PUT", f"{two[0].url}/v1/models/aliases/champion", json={"version": version}, timeout=LONG_S, retries=False
-        )
-        assert answer.status == 200
-        assert eventually(lambda version=version: champions() == {version}, LONG_S)
 
 
 def test_a_database_that_cannot_be_reached_is_our_fault_and_its_password_stays_here(tmp_path: Path) -> None:

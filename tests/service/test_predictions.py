@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +9,9 @@ import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
-from tests.service.service_data import CURVES, GRAPH, MACHINE, MEASURED, OPS, UNSEEN, graph_document
+from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN
 from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.curve_codec import to_answer
-from threadcast.core.machine import MAX_CORES
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.app import Service, create_app
 from threadcast.service.settings import ServiceSettings
@@ -45,19 +43,6 @@ def test_known_ops_go_by_key_and_the_only_machine_needs_no_name(client: FlaskCli
     assert ask(client, ops=[op.key for op in OPS]) == in_full
 
 
-def test_an_op_known_from_a_graph_alone_goes_by_key_too(client: FlaskClient, settings: ServiceSettings) -> None:
-    graph = replace(GRAPH, ids=("only",), ops=(UNSEEN,), edges=())
-    with Store.open(settings.store) as store:
-        store.add_graph("one op", graph)
-    assert ask(client, ops=[UNSEEN.key])["ops"] == [UNSEEN.key]
-
-
-def test_ops_may_repeat_and_keep_their_order(client: FlaskClient) -> None:
-    answer = ask(client, ops=[OPS[2].key, OPS[0].key, OPS[2].key])
-    assert answer["ops"] == [OPS[2].key, OPS[0].key, OPS[2].key]
-    assert answer["seconds"][0] == answer["seconds"][2] != answer["seconds"][1]
-
-
 @pytest.mark.parametrize("at_once", [1, 512])
 def test_ops_of_one_key_with_other_counts_have_curves_of_their_own(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch, at_once: int
@@ -71,23 +56,12 @@ def test_ops_of_one_key_with_other_counts_have_curves_of_their_own(
     assert answer["seconds"] == [alone[0], alone[1], alone[0]]
 
 
-def test_a_graph_is_answered_op_by_op(client: FlaskClient) -> None:
-    by_ops = ask(client, ops=[op.to_json() for op in GRAPH.ops])
-    assert ask(client, graph=graph_document()) == by_ops
-    assert ask(client, graph="net") == by_ops
-
-
 def test_cases_are_the_columns_asked_for(client: FlaskClient) -> None:
     whole = ask(client, ops=[OPS[0].key])
     part = ask(client, ops=[OPS[0].key], cases=[{"threads": 4}, {"threads": 1, "affinity": "spread"}])
     assert part["cases"] == [{"threads": 4, "affinity": "compact"}, {"threads": 1, "affinity": "spread"}]
     at = [whole["cases"].index(case) for case in part["cases"]]
     assert part["seconds"] == [np.array(whole["seconds"][0])[at].tolist()]
-
-
-@pytest.mark.parametrize("model", ["roofline@1", "roofline@2", "champion"])
-def test_the_model_asked_for_answers(client: FlaskClient, model: str) -> None:
-    assert ask(client, ops=[UNSEEN.to_json()], model=model)["model"] == model.replace("champion", "roofline@1")
 
 
 def test_what_is_measured_counts_from_the_next_request_on(client: FlaskClient, settings: ServiceSettings) -> None:
@@ -180,18 +154,3 @@ def test_limits_hold(settings: ServiceSettings, limit: str, question: dict[str, 
     app.extensions["threadcast"].store.close()
     assert response.status_code == 422
     assert "3" in response.get_json()["detail"]
-
-
-def test_ten_thousand_ops_are_one_request(client: FlaskClient) -> None:
-    keys = [OPS[i % len(OPS)].key for i in range(10_000)]
-    answer = ask(client, ops=keys)
-    assert np.array(answer["seconds"]).shape == (10_000, len(MACHINE.cases()))
-    assert json.dumps(answer)
-
-
-def test_as_many_cores_as_core_describes_are_taken(client: FlaskClient) -> None:
-    plan = client.post("/v1/plans", json={"graph": graph_document(**CURVES), "cores": MAX_CORES}).get_json()
-    assert plan["cores"] == MAX_CORES
-    machine = Machine.uniform("wide", MAX_CORES, group_size=1).to_json()
-    response = client.post("/v1/predictions", json={"ops": [UNSEEN.to_json()], "machine": machine})
-    assert "no calibration of wide" in response.get_json()["detail"]

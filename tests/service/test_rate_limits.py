@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +15,10 @@ from flask.testing import FlaskClient
 
 from tests.service.test_server import LONG_S, running
 from threadcast.core.errors import ConfigError, InvalidInput
-from threadcast.service import rates
 from threadcast.service.app import Service, create_app
-from threadcast.service.keys import add_key, read_keys
+from threadcast.service.keys import add_key
 from threadcast.service.rates import Rate, TokenBuckets
 from threadcast.service.settings import ServiceSettings
-
-
-@pytest.mark.parametrize(("text", "rate"), [
-    ("none", None), ("1/second", Rate(1, 1)), ("600/minute", Rate(600, 60)), ("1000000/hour", Rate(1_000_000, 3600)),
-])  # fmt: skip
-def test_a_rate_is_a_number_and_a_period(text: str, rate: Rate | None) -> None:
-    assert Rate.parse(text) == rate
 
 
 @pytest.mark.parametrize("text", ["", "5", "0/minute", "5/day", "5 /minute", "1000001/hour", "5/minute\n"])
@@ -61,28 +51,6 @@ def test_over_any_time_a_caller_gets_a_period_and_what_refills() -> None:
     for millisecond in range(10_000):
         allowed += buckets.take("a", rate, millisecond / 1000).allowed
     assert allowed == 50 + 10 * 50 - 1  # the last one refills at 10 s
-
-
-def test_buckets_that_are_full_again_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "SWEEP_EVERY", 10)
-    buckets = TokenBuckets(tmp_path / "buckets.sqlite")
-    for i in range(100):
-        assert buckets.take(f"caller {i}", Rate(2, 1), float(i)).allowed
-    left = buckets._database.execute("SELECT count(*) FROM buckets").fetchone()[0]
-    buckets.close()
-    assert left <= 10
-
-
-def take_many(path: Path) -> int:
-    """How many of 200 requests are allowed to one process of several."""
-    buckets = TokenBuckets(path)
-    return sum(buckets.take("a", Rate(100, 3600), 1.0).allowed for _ in range(200))
-
-
-@pytest.mark.system
-def test_processes_count_together(tmp_path: Path) -> None:
-    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
-        assert sum(pool.map(take_many, [tmp_path / "buckets.sqlite"] * 4)) == 100
 
 
 @pytest.fixture
@@ -153,11 +121,6 @@ def test_where_requests_cannot_be_counted_none_is_let_in_and_the_answer_says_so(
     assert "they cannot be counted: no such table: buckets" in caplog.text
     assert client.get("/health/live").status_code == 200
     app.extensions["threadcast"].store.close()
-
-
-def test_a_key_file_keeps_rates(tmp_path: Path, tokens: dict[str, str]) -> None:
-    add_key(tmp_path / "keys.json", "later", ["admin"])
-    assert [key.rate_limit for key in read_keys(tmp_path / "keys.json")] == [None, "1/hour", "none", None]
 
 
 def test_two_workers_count_together(settings: ServiceSettings, tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ import pytest
 import urllib3
 
 from tests.processes import children_of, command_of
-from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN, measure
+from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN
 from tests.waiting import HANGS_S, eventually
 from threadcast.core import Case, Op
-from threadcast.core.errors import InvalidInput, ServiceError
+from threadcast.core.errors import InvalidInput
 from threadcast.models.registry import ModelRegistry
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.prediction.remote import RemotePredictor
@@ -168,25 +168,6 @@ def test_metrics_are_those_of_all_workers_together(server: Running) -> None:
     assert count() == before + 12
 
 
-def test_a_body_beyond_the_limit_is_refused_before_it_is_sent_and_the_next_request_is_served(server: Running) -> None:
-    host, port = server.url.removeprefix("http://").split(":")
-    head = f"POST /v1/predictions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-    with socket.create_connection((host, int(port)), timeout=LONG_S) as connection:
-        connection.sendall(f'{head}Content-Length: {10**12}\r\n\r\n{{"ops": ["'.encode())
-        assert connection.recv(12) == b"HTTP/1.1 413"
-    assert server.get("/health/ready").status == 200
-
-
-def test_measurements_go_in_over_http_and_count_in_the_next_prediction(server: Running, place: ServiceSettings) -> None:
-    measured = measure(UNSEEN, Case(4))
-    rows = [{"op": 0, "threads": 4, "seconds": [s.seconds for s in measured.samples]}]
-    sent = {"machine": MACHINE.to_json(), "ops": [UNSEEN.to_json()], "measurements": rows}
-    response = urllib3.request("POST", server.url + "/v1/measurements", json=sent, timeout=LONG_S, retries=False)
-    assert response.status == 201
-    curve = RemotePredictor(server.url, MACHINE, deadline_s=LONG_S).curves([UNSEEN])[0]
-    assert curve.at(Case(4)) == measured.seconds
-
-
 def samples_of(op: Op, seconds: float) -> dict[str, Any]:
     rows = [{"op": 0, "threads": 4, "seconds": [seconds]}]
     return {"machine": MACHINE.to_json(), "ops": [op.to_json()], "measurements": rows}
@@ -327,12 +308,6 @@ def test_a_port_in_use_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: 
         assert f"127.0.0.1:{port}: Address already in use" in refused(arguments(place, "--port", port), tmp_path)
 
 
-def test_a_model_that_is_not_there_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: Path) -> None:
-    line = refused(arguments(place, "--model", "oracle", "--workers", "2"), tmp_path)
-    assert "'oracle'" in line
-    assert "roofline@1" in line
-
-
 def test_a_store_that_cannot_be_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("this is no store")
     for store in (tmp_path / "file", tmp_path / "file" / "store.sqlite"):
@@ -350,11 +325,6 @@ def test_addresses_that_others_reach_are_refused(host: str) -> None:
         listen(host, 0)
 
 
-def test_a_public_address_is_taken_when_told_so() -> None:
-    with listen("0.0.0.0", 0, allow_public=True) as listener:
-        assert url_of(listener).startswith("http://0.0.0.0:")
-
-
 def test_a_public_address_is_taken_with_keys() -> None:
     with listen("0.0.0.0", 0, keys=True) as listener:
         assert url_of(listener).startswith("http://0.0.0.0:")
@@ -366,22 +336,3 @@ def test_a_server_with_keys_lets_in_who_has_one(place: ServiceSettings, tmp_path
         url = server.url.replace("0.0.0.0", "127.0.0.1")
         for headers, status in (({}, 401), ({"Authorization": f"Bearer {token}"}, 200)):
             assert urllib3.request("GET", f"{url}/v1/models", headers=headers, retries=False).status == status
-
-
-def test_a_key_file_that_is_none_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: Path) -> None:
-    assert "absent.json" in refused(arguments(place, "--keys", str(tmp_path / "absent.json")), tmp_path)
-
-
-def test_loopback_names_are_local() -> None:
-    with listen("localhost", 0) as listener:
-        assert re.fullmatch(r"http://(127\.0\.0\.1|\[::1\]):[0-9]+", url_of(listener))
-
-
-def test_an_address_that_is_not_ours_cannot_be_had() -> None:
-    with pytest.raises(ServiceError, match=r"cannot listen on 192\.0\.2\.1:0"):
-        listen("192.0.2.1", 0, allow_public=True)
-
-
-def test_a_host_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="cannot be resolved"):
-        listen("threadcast.invalid", 0)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import urllib3
 
-from tests.service.service_data import CURVES, MACHINE, MEASURED, OPS, graph_document
+from tests.service.service_data import CURVES, MEASURED, graph_document
 from tests.service.test_server import LONG_S, Running, environment, running
 from tests.waiting import eventually
 from threadcast.service.http_server import CONNECTIONS
@@ -47,20 +46,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[R
         yield started
 
 
-@pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Running]:
-    """A server that soon closes what has not arrived."""
-    with waiting(tmp_path_factory.mktemp("impatient"), models, 0.5) as started:
-        yield started
-
-
-def first_bytes(connection: socket.socket) -> bytes:
-    """What an answer begins with; nothing where there is none, as the connection was closed."""
-    with contextlib.suppress(ConnectionError):
-        return connection.recv(13)
-    return b""
-
-
 def connect(server: Running) -> socket.socket:
     host, port = server.url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), timeout=LONG_S)
@@ -87,35 +72,6 @@ def test_clients_that_send_a_byte_now_and_then_hold_nobody_up(server: Running) -
         for connection in slow[1::5]:
             connection.sendall(b"O")
         assert is_served(server)
-
-
-def test_requests_that_do_not_arrive_in_time_are_closed(impatient: Running) -> None:
-    with contextlib.ExitStack() as stack:
-        connections = [stack.enter_context(connect(impatient)) for _ in PARTS]
-        for connection, part in zip(connections, PARTS, strict=True):
-            with contextlib.suppress(ConnectionError):
-                connection.sendall(part)
-        for connection, part in zip(connections, PARTS, strict=True):
-            assert first_bytes(connection) == b"", part
-
-
-@pytest.mark.parametrize("length", [b"0" * 30 + b"5", b"9" * 25])
-def test_a_length_of_many_digits_holds_no_thread(impatient: Running, length: bytes) -> None:
-    with contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(connect(impatient)) for _ in range(5)]
-        for connection in slow:
-            with contextlib.suppress(ConnectionError):
-                connection.sendall(POST + length + b"\r\n\r\n")
-        assert is_served(impatient)
-        assert all(first_bytes(connection) in (b"", b"HTTP/1.1 413 ") for connection in slow)
-
-
-def test_a_body_that_looks_like_headers_arrives_whole(server: Running) -> None:
-    body = b"{\nExpect: 100-continue\r\n}"
-    with connect(server) as connection:
-        for _ in range(2):
-            connection.sendall(POST + str(len(body)).encode() + b"\r\n\r\n" + body)
-            assert answer(connection)[0] == 400
 
 
 def test_more_slow_clients_than_connections_give_way_to_new_ones(server: Running) -> None:
@@ -145,43 +101,6 @@ def test_long_bodies_are_refused_while_others_are_served(server: Running) -> Non
     assert statuses == [413] * 12
 
 
-def test_more_bodies_at_once_than_memory_is_set_aside_for_are_refused(server: Running) -> None:
-    with contextlib.ExitStack() as stack:
-        connections = [stack.enter_context(connect(server)) for _ in range(6)]
-        for connection in connections:
-            connection.sendall(POST + b"100000\r\n\r\n" + b"x" * 99_000)
-        assert is_served(server)
-        refused = select.select(connections, [], [], LONG_S)[0]
-        assert 0 < len(refused) < len(connections)
-        assert {connection.recv(13) for connection in refused} == {b"HTTP/1.1 503 "}
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nB ad: 5\r\n\r\n",
-    ],
-)
-def test_what_is_no_request_is_refused(server: Running, sent: bytes) -> None:
-    with connect(server) as connection:
-        connection.sendall(sent)
-        status, headers, content = answer(connection)
-        assert (status, headers["connection"], headers["content-type"]) == (400, "close", "application/problem+json")
-        assert json.loads(content)["status"] == 400
-        assert connection.recv(1) == b""
-
-
-@pytest.mark.parametrize(
-    ("path", "headers", "status"), [("/?" + "x" * 50_000, {}, 414), ("/", {"X": "x" * 65_000}, 431)]
-)
-def test_a_head_that_is_too_long_is_a_problem(server: Running, path: str, headers: dict[str, str], status: int) -> None:
-    found = urllib3.request("POST", server.url + path, body=b"x" * 1_000_000, headers=headers, retries=False)
-    assert (found.status, found.json()["status"]) == (status, status)
-
-
 @pytest.mark.parametrize("status", [413, 503])
 def test_what_is_refused_before_it_has_arrived_is_a_problem_and_counted(server: Running, status: int) -> None:
     with contextlib.ExitStack() as stack:
@@ -201,44 +120,6 @@ def post(path: str, document: dict[str, Any], **headers: str) -> bytes:
     body = json.dumps(document)
     more = "".join(f"\r\n{name}: {value}" for name, value in headers.items())
     return f"POST {path}{HEAD}{len(body)}{more}\r\n\r\n{body}".encode()
-
-
-def prediction_request(op: int = 0, **headers: str) -> bytes:
-    """A request that takes milliseconds, unlike a plan's."""
-    return post("/v1/predictions", {"ops": [OPS[op].key], "machine": MACHINE.fingerprint}, **headers)
-
-
-def test_a_request_that_comes_byte_by_byte_is_answered(server: Running) -> None:
-    with connect(server) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in prediction_request():
-            connection.sendall(bytes([byte]))
-        assert answer(connection)[0] == 200
-
-
-def test_requests_that_come_at_once_are_answered_one_after_the_other(server: Running) -> None:
-    with connect(server) as connection:
-        last = b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        connection.sendall(prediction_request(0) + prediction_request(1) + last)
-        file = connection.makefile("rb").read()
-    assert [int(code) for code in re.findall(rb"HTTP/1.1 (\d+) ", file)] == [200, 200, 200]
-
-
-def test_one_connection_serves_many_requests(server: Running) -> None:
-    with connect(server) as connection:
-        for _ in range(5):
-            connection.sendall(b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert answer(connection)[0] == 200
-
-
-def test_a_client_that_asks_before_it_sends_the_body_is_told_to_go_on(server: Running) -> None:
-    request = prediction_request(Expect="100-continue")
-    head, body = request.split(b"\r\n\r\n", 1)
-    with connect(server) as connection:
-        connection.sendall(head + b"\r\n\r\n")
-        assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
-        connection.sendall(body)
-        assert answer(connection)[0] == 200
 
 
 def in_flight(server: Running) -> float:

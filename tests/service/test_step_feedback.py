@@ -11,16 +11,15 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.serving import make_server
 
-from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample, TensorSpec
+from threadcast.core import Case, Machine, Op, OpGraph, TensorSpec
 from threadcast.core.errors import ServiceUnavailable
 from threadcast.core.settings import Settings
 from threadcast.runtime.plans import service_feedback, step_forecasts
 from threadcast.runtime.plans.service_feedback import add_rows, send_rows
-from threadcast.runtime.plans.step_forecasts import Question, answered, may_be_known, store_of
+from threadcast.runtime.plans.step_forecasts import Question, answered, may_be_known
 from threadcast.runtime.plans.step_rows import measurements
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 from threadcast.service.app import Service
-from threadcast.service.dashboard.step_drift import StepDrift, step_drift
 from threadcast.store import Store
 
 MACHINE = Machine.uniform("of steps", 2)
@@ -80,29 +79,6 @@ def test_without_an_answer_nothing_is_known(tmp_path: Path, monkeypatch: pytest.
     local = f"sqlite:///{tmp_path / 'another.sqlite'}"
     assert answered(Question(OpGraph(("product",), (OP,), ()), MACHINE, NATIVE_ENGINE, {}, local)).plan is None
     assert may_be_known(local)
-
-
-def test_the_page_of_drift_shows_how_operators_in_steps_have_changed(client: FlaskClient, app: Service) -> None:
-    path = f"/drift?machine={MACHINE.fingerprint}"
-    store = app.extensions["threadcast"].store
-    wide = replace(OP, kind="add")
-    for day, seconds in ((1, 1e-3), (2, 1e-3), (3, 1.5e-3)):
-        conditions = {"cache": "step", "time": f"2999-01-0{day}T00:00:00Z"}
-        store.add([Measurement(OP, MACHINE, Case(1), (Sample(seconds),), conditions)])
-        store.add([Measurement(OP, MACHINE, Case(2), (Sample(seconds),), conditions)] if day == 3 else [])
-        store.add([Measurement(wide, MACHINE, Case(1), (Sample(1e-3),), conditions)])
-        store.add([Measurement(OP, MACHINE, Case(1), (Sample(9.0),), {**conditions, "cache": "rotated"})])
-        assert ("Change in steps" in client.get(path).text) == (day > 1)
-    found = step_drift(store.browse.newest(MACHINE, limit=100))
-    assert found == [StepDrift("", 2, 1.25, 1.0, 1.5), StepDrift("mm", 1, 1.5, 1.5, 1.5), StepDrift("add", 1, 1, 1, 1)]
-    text = client.get(path).text
-    assert '<span class="badge bad">1.50' in text
-    assert "cannot tell" in text, "the model knows nothing of this machine"
-
-
-def test_steps_learn_from_the_local_store_where_a_service_is_named(tmp_path: Path) -> None:
-    found = settings(tmp_path, "https://somewhere.example")
-    assert store_of(found) == found["store"]
 
 
 def test_what_a_service_misses_is_in_the_local_store(tmp_path: Path) -> None:

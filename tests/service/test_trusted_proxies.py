@@ -55,11 +55,3 @@ def test_nobody_else_is_believed(proxies: str, client: str) -> None:
 def test_what_is_no_address_or_network_is_refused(settings: ServiceSettings, text: str) -> None:
     with pytest.raises(ConfigError, match=r"service\.trusted_proxies is"):
         replace(settings, trusted_proxies=text)
-
-
-def test_requests_get_at_least_their_deadline_when_the_service_stops(settings: ServiceSettings) -> None:
-    settings = replace(settings, deadline_s=30.0)
-    assert settings.stops_within_s == 35.0
-    assert replace(settings, grace_s=40.0).stops_within_s == 40.0
-    with pytest.raises(ConfigError, match=r"grace_s=29 is below service\.deadline_s=30"):
-        replace(settings, grace_s=29.0)

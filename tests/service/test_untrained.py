@@ -22,7 +22,6 @@ from threadcast.models.untrained import VERSION
 from threadcast.prediction.remote import RemotePredictor
 from threadcast.service.app import create_app
 from threadcast.service.settings import ServiceSettings
-from threadcast.store import Store
 
 SMALL = Machine.uniform("small", 2)
 
@@ -83,19 +82,6 @@ def test_new_ops_are_forecast_where_the_champion_needs_samples(client: FlaskClie
     assert all(low < s < high for low, s, high in zip(*(found[name][1] for name in ("low", "seconds", "high"))))
     only_measured = ask(client, machine=machine.to_json(), ops=[OPS[0].key])
     assert only_measured["model"] == found["model"], "the client takes another name for another model"
-
-
-def test_a_network_of_measured_and_new_ops_is_planned(client: FlaskClient) -> None:
-    ops = [{"id": "known", **OPS[0].to_json()}, {"id": "new", **UNSEEN.to_json()}]
-    made = client.post("/v1/plans", json={"graph": {"schema": "threadcast.graph/1", "ops": ops}, "policy": "fifo"})
-    assert made.status_code == 200, made.text
-    assert {op["id"]: op["source"] for op in made.get_json()["ops"]} == {"known": "measured", "new": "extrapolated"}
-
-
-def test_the_readiness_probe_does_not_need_samples(client: FlaskClient, settings: ServiceSettings) -> None:
-    assert client.get("/health/ready").get_json()["model"].startswith("hill_climb@1")
-    with Store.open(settings.store) as store:
-        assert store.ops()
 
 
 def test_a_graph_with_some_curves_needs_neither_store_nor_machine(tmp_path: Path) -> None:

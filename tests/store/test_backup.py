@@ -1,4 +1,4 @@
-"""Backups: of one moment, whole or absent, and restorable into either database."""
+"""Backups: of one moment, whole or absent, and restorable."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.models.synthetic_ops import make_ops, measure_all
-from tests.postgres import fresh_database
-from tests.store.next_release import NEXT, become_next_release
 from tests.waiting import eventually
 from threadcast.core import Measurement, Op, OpGraph
 from threadcast.core.errors import StoreError
 from threadcast.store import Store
 from threadcast.store.backup import back_up, restore
 from threadcast.store.receipts import Receipt
-from threadcast.store.schema import REVISIONS
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +27,10 @@ def measured() -> list[Measurement]:
     return list(measure_all(make_ops(8)))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def url(tmp_path: Path) -> str:
     """Where there is no store yet."""
-    if request.param == "sqlite":
-        return str(tmp_path / "store.db")
-    return fresh_database(request.getfixturevalue("postgres"))
+    return str(tmp_path / "store.db")
 
 
 def fill(url: str, measured: list[Measurement]) -> None:
@@ -51,22 +46,21 @@ def content(url: str | Path) -> tuple[object, ...]:
         return store.measurements(), store.graphs(), store.plan("p"), store.counts()
 
 
-@pytest.mark.system
-def test_a_backup_holds_all_and_comes_back_into_either_database(
-    url: str, measured: list[Measurement], tmp_path: Path, postgres: str
-) -> None:
+def test_a_backup_holds_all_and_comes_back(url: str, measured: list[Measurement], tmp_path: Path) -> None:
     fill(url, measured)
     before = content(url)
     back_up(url, tmp_path / "backup.db")
     assert content(tmp_path / "backup.db") == before
-    for target in (str(tmp_path / "again.db"), fresh_database(postgres)):
-        restore(tmp_path / "backup.db", target, replace=False)
-        assert content(target) == before
-        with Store.open(target) as store:  # ids go on, and keys are remembered
-            last = store.last_measurement()
-            assert store.add(measured[:1]) == 1
-            assert store.last_measurement() == last + 1
-            assert store.add_once(measured, Receipt("k", "digest"), keep_s=None) == Receipt("k", "digest", "answer")
+    restore(tmp_path / "backup.db", tmp_path / "again.db", replace=False)
+    assert content(tmp_path / "again.db") == before
+    with Store.open(tmp_path / "again.db") as store:  # ids go on, and keys are remembered
+        last = store.last_measurement()
+        assert store.add(measured[:1]) == 1
+        assert store.last_measurement() == last + 1
+        assert store.add_once(measured, Receipt("k", "digest"), keep_s=None) == Receipt("k", "digest", "answer")
+    for copy, program in ((back_up, "pg_dump"), (lambda *given: restore(*given[::-1], replace=True), "pg_restore")):
+        with pytest.raises(StoreError, match=f"{program} does this for PostgreSQL"):
+            copy("postgresql://user@host/base", tmp_path / ("again.db" if program == "pg_restore" else "new.db"))
 
 
 def test_what_is_there_is_replaced_only_on_demand_and_then_wholly(
@@ -155,23 +149,6 @@ def test_the_wal_of_a_deleted_store_is_not_written_into_a_restored_one(
     wal.unlink()
     restore(tmp_path / "backup.db", path, replace=False)
     assert content(path) == content(tmp_path / "backup.db")
-
-
-def test_an_older_store_is_backed_up_as_it_is_and_restored_with_the_current_schema(
-    tmp_path: Path, measured: list[Measurement], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Store.open(tmp_path / "old.db") as store:
-        store.add(measured)
-    become_next_release(tmp_path / "migrations", monkeypatch)
-    back_up(tmp_path / "old.db", tmp_path / "backup.db")
-    for name in ("old.db", "backup.db"):
-        with closing(sqlite3.connect(tmp_path / name)) as connection:
-            assert connection.execute("SELECT version_num FROM threadcast_schema").fetchone() == (REVISIONS[-1],)
-    held = (tmp_path / "backup.db").read_bytes()
-    restore(tmp_path / "backup.db", tmp_path / "new.db", replace=False)
-    assert (tmp_path / "backup.db").read_bytes() == held
-    with Store.open(tmp_path / "new.db") as store:
-        assert (store.check(), store.counts().measurements, store.revision) == ([], len(measured), NEXT)
 
 
 SLOW = """

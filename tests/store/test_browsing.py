@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from threadcast.core import (
-    Affinity,
     Case,
     Machine,
     Measurement,
@@ -25,7 +24,6 @@ from threadcast.core import (
 from threadcast.store import Store
 from threadcast.store.browsing import SORTS, OpFilter, OpLine, Position
 from threadcast.store.holding import what_holds
-from threadcast.store.summaries import subject
 
 Measure = Callable[..., Measurement]
 
@@ -41,13 +39,6 @@ def timed(op: Op, machine: Machine, threads: int, *seconds: float, **conditions:
 
 
 MM = Op("mm", (TensorSpec((8, 3)), TensorSpec((3, 8))))
-
-
-def test_a_line_tells_the_fastest_case_and_what_other_counts_lose(store: Store, machine: Machine) -> None:
-    store.add([timed(MM, machine, n, s, 2 * s, 3 * s) for n, s in ((1, 4.0), (2, 1.0), (8, 1.5))])
-    line = store.browse.lines_of(MM.key)[machine.fingerprint]
-    assert (line.kind, line.subject, line.cases, line.samples) == ("mm", "8x3, 3x8", 3, 9)
-    assert (line.best, line.best_s, line.speedup, line.all_threads) == (Case(2), 2.0, 4.0, 1.5)
 
 
 def test_a_later_measurement_changes_the_line_also_for_the_worse(store: Store, machine: Machine) -> None:
@@ -117,11 +108,6 @@ def test_signs_that_sql_gives_a_meaning_are_looked_for_as_they_are(store: Store,
     assert store.browse.ops(OpFilter(machine.fingerprint, text=text)) == ([], 0)
 
 
-def test_an_op_without_inputs_is_described_by_its_attributes() -> None:
-    assert subject(Op("network", attributes={"network": "vgg16", "library": "ncnn"})) == "network vgg16, library ncnn"
-    assert subject(Op("add", (TensorSpec(()), TensorSpec((4,))))) == "scalar, 4"
-
-
 def test_figures_of_machines_kinds_and_networks(store: Store, measure: Measure, machine: Machine) -> None:
     store.add([measure(1), measure(2), measure(3, kind="relu")])
     store.add_graph("net", OpGraph(("a", "b", "c"), (measure(1).op, measure(1).op, measure(3, kind="relu").op)))
@@ -152,13 +138,6 @@ def test_the_last_run_of_a_graph_on_a_machine_is_kept_with_plan_and_trace(store:
     assert run is not None
     assert (run.plan, run.trace, run.time) == (plan, replace(trace, steps=3), "2026-01-02T00:00:00+00:00")
     assert store.browse.last_run("net", "elsewhere") is None
-
-
-def test_affinities_of_one_count_are_cases_of_their_own(store: Store, machine: Machine) -> None:
-    spread = replace(timed(MM, machine, 2, 1.0), case=Case(2, Affinity.SPREAD))
-    store.add([timed(MM, machine, 2, 2.0), spread])
-    line = store.browse.lines_of(MM.key)[machine.fingerprint]
-    assert (line.cases, line.best, line.all_threads) == (2, spread.case, 1.0)
 
 
 OLD, AHEAD = {"time": "2020-01-01T00:00:00+00:00"}, {"time": "2999-01-01T00:00:00+00:00"}

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, select
 
-from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
+from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.store import Store, schema
-from threadcast.store.case_figures import MOST_NEWEST, NEAR, UNSAID, CaseFigures, medians_in, op_figures, unlikeness
+from threadcast.store.case_figures import MOST_NEWEST, NEAR, UNSAID, CaseFigures
 
 seconds = st.floats(1e-9, 1e3)
 added = st.lists(
@@ -74,22 +74,6 @@ def test_what_says_nothing_of_its_caches_goes_with_the_newest_samples_whatever_t
     assert figures_of([([9.0], 6.0, 1), ([1.0], 5.0, 0)]).median_s == 1.0
 
 
-def test_only_the_conditions_of_its_caches_say_how_like_a_step_a_measurement_is() -> None:
-    told = ['{"cache":"rotated"}', "{}", '{"cache":"warm"}', '{"note":"cold"}', '{"cache":"cold"}']
-    assert [unlikeness(conditions) for conditions in told] == [0, UNSAID, 1, UNSAID, 2]
-    nested = ['{"cache":"cold","x":{"cache":"rotated"}}', '{"x":[{"cache":"rotated"}]}', '{"cache":"rotated","x":{}}']
-    assert [unlikeness(conditions) for conditions in nested] == [2, UNSAID, 0]
-
-
-@given(
-    st.dictionaries(st.tuples(st.integers(1, 1024), st.sampled_from([a.value for a in Affinity])), seconds, min_size=1)
-)
-def test_medians_of_cases_come_back_equal(medians: dict[tuple[int, str], float]) -> None:
-    found = op_figures(medians)
-    assert medians_in(found["medians"]) == medians
-    assert found["best_s"] == min(medians.values()) == medians[found["best_threads"], found["best_affinity"]]
-
-
 def test_adding_reads_and_writes_as_much_however_much_is_stored(store_url: Path | str, machine: Machine) -> None:
     op = Op("mm")
     statements: list[str] = []
@@ -115,18 +99,6 @@ def test_adding_reads_and_writes_as_much_however_much_is_stored(store_url: Path 
         assert longest == MOST_NEWEST * 16
         line = store.browse.lines_of(op.key)[machine.fingerprint]
         assert (line.samples, line.best, line.best_s) == (3 * 352, Case(8), 0.125)
-
-
-def test_many_measurements_in_one_transaction_are_summed_up_in_parts(
-    store_url: Path | str, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("threadcast.store.writing._AT_ONCE", 4)
-    added = [Measurement(Op(f"op{i % 3}"), machine, Case(1 + i % 2), (Sample(1.0 + i),) * 2) for i in range(21)]
-    with Store.open(store_url) as store:
-        store.add(added)
-        lines = [store.browse.lines_of(Op(f"op{i}").key)[machine.fingerprint] for i in range(3)]
-        assert [line.samples for line in lines] == [14, 14, 14]
-        assert store.measurements() == added
 
 
 def test_no_table_is_scanned_to_add_measurements(store_path: Path, machine: Machine) -> None:

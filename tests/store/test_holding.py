@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample, TensorSpec
+from threadcast.core import Machine, Measurement, Op, Sample, TensorSpec
 from threadcast.core.measurement import OTHERS_SHARE, Doubt
 from threadcast.core.measurement_time import REPLACES, dated, not_void
 from threadcast.store.holding import STATES_APART, op_courses, what_holds, why_not_held
@@ -49,12 +49,6 @@ def test_a_change_ends_what_was_before_and_others_are_stale(factor: float, timed
         now = other.seconds * other.case.threads
         assert now * math.exp(-other.doubt.low) <= least * 1.01
         assert now * math.exp(other.doubt.high) >= most * 0.99
-
-
-def test_measured_everywhere_after_a_change_nothing_is_stale() -> None:
-    held = what_holds([*everywhere(0), *everywhere(9, 3.0)])
-    assert not any(m.stale for m in held.values())
-    assert [m.seconds for m in held.values()] == [m.seconds for m in everywhere(9, 3.0)]
 
 
 def in_states(cold, rotated):
@@ -136,12 +130,6 @@ def test_why_a_measurement_is_in_nothing_that_holds_is_said() -> None:
     assert "void" in void
 
 
-def test_each_state_is_compared_with_itself_in_other_cases() -> None:
-    found = [at(0, CASES[0], s, cache=cache) for s, cache in ((0.5, "warm"), (1.0, "rotated"), (2.0, "step"))]
-    held = what_holds([*found, at(0, CASES[1], 0.25)])
-    assert held[CASES[1]].seconds == pytest.approx(0.5)
-
-
 def test_the_doubts_of_other_caches_and_of_a_changed_machine_are_added() -> None:
     only_cold = in_states(cold=(3,), rotated=())
     changes = machine_changes(9, 3.0)
@@ -185,20 +173,6 @@ def test_where_some_thread_counts_changed_those_between_are_interpolated() -> No
     assert shift + between.doubt.high == pytest.approx(math.log(3) + MARGIN, abs=0.01)
 
 
-def test_three_cases_that_agree_are_believed() -> None:
-    held = what_holds([*everywhere(0), *everywhere(9, 3.0, cases=CASES[:3])])
-    doubt = held[CASES[-1]].doubt
-    assert doubt is not None
-    assert doubt.low < 0.3
-
-
-def test_times_that_went_back_are_those_of_what_was_not_measured_meanwhile() -> None:
-    slow, normal = at(5, CASES[0], 3.0, 3.0, 3.0), at(9, CASES[0], 1.0, 1.0, 1.0)
-    held = what_holds([*everywhere(0), slow, normal])
-    assert len(held[CASES[0]].samples) == 3
-    assert not held[CASES[-1]].stale
-
-
 def test_caches_in_another_state_are_another_series_but_a_change_ends_both() -> None:
     warm = [at(day, CASES[0], 1.0, 1.0, 1.0) for day in (0, 1)]
     in_steps = at(2, CASES[0], 2.0, 2.0, 2.0, cache="step")
@@ -228,12 +202,6 @@ def test_what_holds_stays_as_it_is_when_given_again() -> None:
     assert what_holds(list(held.values()), changes) == held
     assert what_holds(list(held.values())) == held
     assert what_holds([]) == what_holds([], changes) == {}
-
-
-def test_a_time_of_zero_stays_to_be_refused() -> None:
-    broken = [at(0, CASES[0], 1.0), at(1, CASES[0], 0.0)]
-    assert Sample(0.0) in what_holds(broken)[CASES[0]].samples
-    assert what_holds(broken[1:])[CASES[0]] is broken[1]
 
 
 def test_undated_measurements_are_placed_by_the_order_in_which_they_were_stored() -> None:
@@ -318,13 +286,6 @@ def test_ops_of_the_same_kind_count_where_there_are_some() -> None:
     assert all(m.stale for m in what_holds(everywhere(0, op=conv), changes).values())
 
 
-def test_a_doubt_is_kept_where_measurements_are_copied_between_processes() -> None:
-    import pickle
-
-    doubted = replace(at(0, Case(2, Affinity.COMPACT), 1.0), doubt=Doubt(0.1, 0.2, True, 0.3))
-    assert pickle.loads(pickle.dumps(doubted)) == doubted
-
-
 def disturbed(measurement: Measurement, share: float = 0.5) -> Measurement:
     return replace(measurement, conditions={**measurement.conditions, OTHERS_SHARE: share})
 
@@ -338,8 +299,3 @@ def test_disturbed_measurements_count_only_where_a_case_has_no_others() -> None:
     assert held[CASES[1]].doubt == Doubt(math.log(4), 0.0, False)
     assert what_holds(list(held.values())) == held
     assert why_not_held([quiet, later, alone])[1].startswith("others used the CPUs")
-
-
-@pytest.mark.parametrize("share", [0.1, None, "much"])
-def test_little_use_by_others_and_what_is_no_share_disturb_nothing(share: object) -> None:
-    assert not disturbed(at(0, CASES[0], 1.0), share).disturbed  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from threadcast.core import Measurement
-from threadcast.core.errors import NotFound
 from threadcast.store import Store
 from threadcast.store.published import (
     data_directory,
@@ -39,15 +38,6 @@ def test_a_published_set_has_one_measurement_a_case_on_machines_that_can_run_it(
         assert store.measurements() == loaded
 
 
-def test_the_median_of_a_network_latency_is_the_published_mean() -> None:
-    rows = rows_of(data_directory() / "published" / "ncnn_network_latency.csv")
-    loaded = ncnn_network_latency()
-    assert [m.seconds for m in loaded] == [float(row["avg_ms"]) / 1e3 for row in rows]
-    assert [m.case.threads for m in loaded] == [int(row["threads"]) for row in rows]
-    assert len({m.machine for m in loaded}) == 7
-    assert len({m.op for m in loaded}) == 35
-
-
 def test_training_times_come_from_the_placement_that_shares_least() -> None:
     rows = rows_of(data_directory() / "published" / "gbm_training_time.csv")
     loaded = gbm_training_time()
@@ -65,21 +55,6 @@ def test_training_times_come_from_the_placement_that_shares_least() -> None:
     assert [s.seconds for s in m.samples] == runs
     assert m.seconds == statistics.median(runs)
     assert m.conditions == {"mode": "NUMA", "cpuset": "0-31"}
-
-
-def test_each_threads_a_core_setting_of_minibude_is_a_machine() -> None:
-    loaded = minibude_thunderx2()
-    assert sorted(len(machine) for machine in {m.machine for m in loaded}) == [64, 128, 256]
-    first = loaded[0]
-    assert (first.case.threads, first.seconds, len(first.samples)) == (1, 155.28462, 3)
-
-
-def test_data_is_looked_for_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("THREADCAST_DATA", str(tmp_path))
-    assert data_directory() == tmp_path
-    monkeypatch.setenv("THREADCAST_DATA", str(tmp_path / "absent"))
-    with pytest.raises(NotFound, match="THREADCAST_DATA"):
-        ncnn_network_latency()
 
 
 def test_every_set_has_a_card_with_its_source_and_licence() -> None:

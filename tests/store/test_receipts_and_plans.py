@@ -49,17 +49,6 @@ def test_a_receipt_is_forgotten_after_its_time(
         assert store.add_once([measure()], Receipt("k"), keep_s=DAY_S) is None
 
 
-def test_a_receipt_that_never_expires_stays_when_others_are_forgotten(
-    store_url: Path | str, measure: Measure, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Store.open(store_url) as store:
-        monkeypatch.setattr("threadcast.store.store.time.time", lambda: 1e9)
-        assert store.add([measure()], idempotency_key="file") == 1
-        monkeypatch.setattr("threadcast.store.store.time.time", lambda: 1e9 + 9 * DAY_S)
-        store.add_once([measure(2)], Receipt("request"), keep_s=DAY_S)
-        assert store.add([measure()], idempotency_key="file") == 0
-
-
 def test_of_equal_keys_at_once_one_is_stored(store_url: Path | str, measure: Measure) -> None:
     found: list[Receipt | None] = []
     with Store.open(store_url) as store:
@@ -84,15 +73,6 @@ def test_the_last_measurement_moves_with_every_batch_of_any_connection(store_url
         assert store.last_measurement() > first > 0
         assert store.ops_measured_since(first) == {measure(2).op.key, measure(3).op.key}
         assert store.ops_measured_since(store.last_measurement()) == set()
-
-
-def test_plans_are_kept_by_name_and_the_oldest_go(store_url: Path | str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(store_url) as store:
-        for number in range(4):
-            monkeypatch.setattr("threadcast.store.store.time.time", lambda n=number: 1e9 + n)
-            store.add_plan(f"p{number}", str(number), most=2)
-        store.add_plan("p3", "another", most=2)
-        assert [store.plan(f"p{number}") for number in range(4)] == [None, None, "2", "3"]
 
 
 @pytest.mark.system

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,27 +43,12 @@ def test_a_machine_of_tables_has_the_cases_of_all_of_them(store_url: Path | str)
     assert len(whole.cases()) == 8
 
 
-def test_a_machine_that_says_its_cores_alone_keeps_their_cases(store_url: Path | str) -> None:
-    whole = Machine.uniform("m", 8)
-    with Store.open(store_url) as store:
-        for machine in (whole, replace(whole, only=(Case(1),))):
-            store.add([Measurement(Op("a"), machine, Case(1), (Sample(1.0),))])
-        assert [machine.cases() for machine in store.machines()] == [whole.cases()]
-
-
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(measurements(), max_size=5))
 def test_any_measurement_survives_the_store(tmp_path_factory: pytest.TempPathFactory, added: list[Measurement]) -> None:
     with Store.open(tmp_path_factory.mktemp("store") / "s.sqlite") as store:
         store.add(added)
         assert store.measurements() == added
-
-
-def test_attributes_that_json_has_no_number_for_keep_the_key(store_url: Path | str, machine: Machine) -> None:
-    op = Op("clamp", attributes={"max": math.inf, "fill": math.nan})
-    with Store.open(store_url) as store:
-        store.add([Measurement(op, machine, Case(1), (Sample(1.0),))])
-        assert store.measurements()[0].op == op
 
 
 def test_a_counter_that_only_some_samples_have_is_none_in_the_others(store_url: Path | str, machine: Machine) -> None:
@@ -188,12 +171,6 @@ def test_a_batch_that_fails_leaves_its_key_free(store_url: Path | str, measure: 
         assert store.add([measure()], idempotency_key="k") == 1
 
 
-def test_adding_nothing_changes_nothing(store_url: Path | str) -> None:
-    with Store.open(store_url) as store:
-        assert store.add([]) == 0
-        assert store.counts() == Counts(0, 0, 0, 0, 0)
-
-
 def test_a_graph_comes_back_and_says_which_ops_are_in_it(store_url: Path | str, measure: Measure) -> None:
     a, b, c = (measure(i).op for i in (1, 2, 3))
     graph = OpGraph(("x", "y", "z"), (a, b, a), (Edge(0, 1), Edge(1, 2, True)), {"x": {1: 0.5, 2: 0.3}})
@@ -210,34 +187,9 @@ def test_a_graph_comes_back_and_says_which_ops_are_in_it(store_url: Path | str, 
             store.graph("absent")
 
 
-def test_ops_are_found_by_key(store_url: Path | str, measure: Measure) -> None:
-    with Store.open(store_url) as store:
-        store.add([measure(i) for i in range(1, 5)])
-        keys = [measure(i).op.key for i in (4, 2)]
-        assert [op.key for op in store.ops(keys=[*keys, "absent"])] == keys[::-1]
-        assert store.ops(keys=[]) == []
-
-
-def test_threads_of_one_process_share_a_store(store_url: Path | str, measure: Measure) -> None:
-    with Store.open(store_url) as store:
-        threads = [threading.Thread(target=lambda i=i: store.add([measure(i + 1)])) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert store.counts().measurements == 8
-
-
 def test_a_closed_store_says_so(store_url: Path | str) -> None:
     store = Store.open(store_url)
     store.close()
     store.close()
     with pytest.raises(StoreError, match="closed"):
         store.measurements()
-
-
-def test_check_finds_nothing_in_a_sound_store(store_url: Path | str, measure: Measure) -> None:
-    with Store.open(store_url) as store:
-        store.add([measure(i) for i in range(1, 4)])
-        store.add_graph("net", OpGraph(("a",), (measure(1).op,)))
-        assert store.check() == []

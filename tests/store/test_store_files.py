@@ -16,7 +16,6 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from tests import refused_calls
@@ -61,14 +60,6 @@ def test_the_default_store_is_in_a_folder_of_any_name(
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == [file]
 
 
-@pytest.mark.parametrize("spelling", [Path, str, "sqlite:///{}".format])
-def test_a_path_and_its_url_are_one_store(store_path: Path, measure: Measure, spelling: Callable[[Path], str]) -> None:
-    with Store.open(store_path) as store:
-        store.add([measure()])
-    with Store.open(spelling(store_path)) as store:
-        assert store.counts().measurements == 1
-
-
 def test_closing_leaves_one_file_in_wal_mode(store_path: Path, measure: Measure) -> None:
     with Store.open(store_path) as store:
         store.add([measure()])
@@ -105,13 +96,6 @@ def test_every_schema_ever_released_becomes_the_one_that_the_code_expects(
     engine.dispose()
 
 
-def test_the_known_revisions_are_those_that_have_a_file() -> None:
-    config = Config()
-    config.set_main_option("script_location", SCRIPTS)
-    found = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
-    assert tuple(reversed(found)) == REVISIONS
-
-
 def test_an_older_store_is_migrated_with_all_that_it_holds(
     store_path: Path, measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,11 +108,6 @@ def test_an_older_store_is_migrated_with_all_that_it_holds(
         assert [replace(m, stored_s=None) for m in store.measurements()] == [replace(m, stored_s=None) for m in before]
         assert [m.stored_s for m in store.measurements()] == [1.0]
         assert store.check() == []
-
-
-def test_what_is_acknowledged_is_on_disk(store_path: Path) -> None:
-    with Store.open(store_path) as store, store._database.read() as connection:
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
 
 
 def test_a_folder_that_cannot_be_written_to_is_named_as_the_reason(store_path: Path) -> None:
@@ -197,17 +176,6 @@ def test_what_is_no_store_is_refused_and_left_byte_for_byte(
         Store.open(store_path)
     assert os.listdir(store_path.parent) == [store_path.name]
     assert content is None or store_path.read_bytes() == content
-
-
-def test_a_foreign_database_that_is_in_use_is_left_alone(store_path: Path) -> None:
-    with closing(sqlite3.connect(store_path)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("CREATE TABLE notes (x)")
-        files = {path.name: path.read_bytes() for path in store_path.parent.iterdir()}
-        assert len(files) == 3
-        with pytest.raises(StoreError, match="not a measurement store"):
-            Store.open(store_path)
-        assert {path.name: path.read_bytes() for path in store_path.parent.iterdir()} == files
 
 
 def test_a_store_left_in_the_middle_of_a_checkpoint_is_whole(
@@ -303,12 +271,6 @@ def test_a_wal_that_is_left_is_not_written_into_a_new_store(store_path: Path, me
         assert store.counts().measurements == 0
 
 
-def test_a_place_where_no_store_can_be_made_is_a_store_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be created"):
-        Store.open(tmp_path / "file" / "store.sqlite")
-
-
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -341,8 +303,3 @@ def test_check_finds_an_op_that_no_longer_has_its_key(store_path: Path, measure:
             connection.execute("UPDATE ops SET key = 'mm-0'")
             connection.commit()
         assert store.check() == [f"ops.key mm-0 would now be {measure().op.key}"]
-
-
-def test_the_package_is_imported_without_sqlalchemy() -> None:
-    code = "import sys, threadcast.store; sys.exit('sqlalchemy' in sys.modules or 'pandas' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, event
 
 from tests.waiting import HANGS_S
 from threadcast.core import Measurement
@@ -89,22 +88,6 @@ Store.open(Path(sys.argv[1]))
     assert not store_path.exists()
     with Store.open(store_path) as store:
         assert store.counts().measurements == 0
-
-
-def test_a_full_disk_is_an_error_that_loses_nothing(store_path: Path, measure: Measure) -> None:
-    def limit(connection: Connection) -> None:
-        connection.exec_driver_sql("PRAGMA max_page_count = 40")
-
-    with Store.open(store_path) as store:
-        store.add([measure()])
-        event.listen(store._database._engine, "begin", limit)
-        with pytest.raises(StoreError, match=r"full.*what was there is intact"):
-            store.add([measure(i) for i in range(1, 1000)], idempotency_key="k")
-        assert store.measurements() == [measure()]
-        event.remove(store._database._engine, "begin", limit)
-    with Store.open(store_path) as store:
-        assert store.check() == []
-        assert store.add([measure(i) for i in range(1, 1000)], idempotency_key="k") == 999
 
 
 @pytest.fixture

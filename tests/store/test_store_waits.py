@@ -41,15 +41,6 @@ def test_a_database_that_was_restarted_is_used_again(measure: Measure) -> None:
         assert store.measurements() == [measure(1), measure(2)]
 
 
-def test_a_database_that_was_restarted_between_two_requests_fails_none(measure: Measure) -> None:
-    with server() as database, Store.open(database.url) as store:
-        store.add([measure(1)])
-        store.last_measurement()
-        database.end()
-        database.start()
-        assert (store.last_measurement(), store.add([measure(2)])) == (1, 1)
-
-
 def test_a_connection_that_breaks_in_a_transaction_stores_nothing_of_it(postgres: str, measure: Measure) -> None:
     with Store.open(fresh_database(postgres)) as store:
 
@@ -99,12 +90,6 @@ def test_a_statement_that_takes_too_long_is_ended_unless_it_may(postgres: str) -
         with store._database.read() as connection:
             assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "2s"
             assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "4s"
-
-
-def test_a_limit_that_the_url_sets_holds(postgres: str) -> None:
-    url = fresh_database(postgres) + "%20-cstatement_timeout%3D1234ms"
-    with Store.open(url) as store, store._database.read() as connection:
-        assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "1234ms"
 
 
 def test_connections_are_tried_before_use_and_noticed_when_the_server_vanished() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -69,15 +68,6 @@ def test_what_gathers_while_another_is_stored_goes_together_in_order() -> None:
     assert held.calls == [[1], [2, 3, 4]]
 
 
-def test_no_more_goes_together_than_the_limit_but_a_large_one_goes() -> None:
-    held = Held()
-    assert gathered(held, Together(held, most=10, wait_s=30), [2, 3, 4], size=5) == [10, 20, 30, 40]
-    assert held.calls == [[1], [2, 3], [4]]
-    held = Held()
-    assert gathered(held, Together(held, most=10, wait_s=30), [2, 3], size=50) == [10, 20, 30]
-    assert held.calls == [[1], [2], [3]]
-
-
 def test_a_wrong_one_does_not_keep_others_from_being_stored() -> None:
     held = Held(InvalidInput("negative"))
     assert gathered(held, Together(held, most=10, wait_s=30), [2, -3, 4]) == [10, 20, InvalidInput, 40]
@@ -96,67 +86,6 @@ def test_where_the_storing_thread_is_interrupted_the_others_are_told_and_later_o
     assert gathered(held, together, [-2, 3, 4]) == [10, KeyboardInterrupt, StoreError, 40]
     assert together.add(5, size=1) == 50
     assert held.calls == [[1], [-2, 3], [4], [5]]
-
-
-def test_who_is_stored_returns_while_others_are_being_stored() -> None:
-    began, first, second = threading.Event(), threading.Event(), threading.Event()
-    returned: list[Future[int]] = []
-
-    def store(numbers: Sequence[int]) -> Sequence[int]:
-        if numbers == [1]:
-            began.set()
-            assert first.wait(HANGS_S)
-        elif len(numbers) > 1:
-            raise InvalidInput("one of them")  # so each is stored alone, by one thread
-        elif numbers == [4]:
-            assert second.wait(HANGS_S)
-        return numbers
-
-    together: Together[int, int] = Together(store, most=10, wait_s=30)
-    with ThreadPoolExecutor(4) as threads:
-        for number in (1, 2, 3, 4):
-            returned.append(threads.submit(together.add, number, size=1))
-            assert began.wait(HANGS_S)
-            until_waiting(together, number - 1)
-        first.set()
-        try:
-            assert returned[2].result(HANGS_S) == 3
-        finally:
-            second.set()
-        assert [one.result() for one in returned] == [1, 2, 3, 4]
-
-
-def test_who_is_interrupted_while_waiting_is_not_stored_and_can_try_again() -> None:
-    held = Held()
-    together: Together[int, int] = Together(held, most=10, wait_s=30)
-    interrupted = threading.Event()
-
-    def once(*_: object) -> None:
-        if not interrupted.is_set():
-            interrupted.set()
-            raise KeyboardInterrupt
-
-    this, before = threading.get_ident(), signal.signal(signal.SIGINT, once)
-
-    def interrupt() -> None:
-        until_waiting(together, 1)
-        while not interrupted.wait(0.01):  # one that comes just before the thread begins to wait does not wake it up
-            signal.pthread_kill(this, signal.SIGINT)
-
-    try:
-        with ThreadPoolExecutor(2) as threads:
-            first = threads.submit(together.add, 1, size=1)
-            assert held.began.wait(HANGS_S)
-            interrupting = threads.submit(interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                together.add(2, size=1)
-            interrupting.result()
-            held.go_on.set()
-            assert first.result() == 10
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert together.add(2, size=1) == 20
-    assert held.calls == [[1], [2]]
 
 
 class Joined:
@@ -258,16 +187,3 @@ def test_a_value_that_the_database_refuses_keeps_none_of_the_others_out(
         assert found[:11] + found[12:] == [None] * 23
         assert store.counts().measurements == (24 if found[11] is None else 23)  # SQLite takes a NUL
         assert found[11] in (None, InvalidInput)
-
-
-@pytest.mark.parametrize(
-    "text", ['"', "\\", '\\"', "{1,2}", "NULL", "null", "", " ", "a,b", "'", "%s", "ä\n€", "\\x41"]
-)
-def test_any_text_is_stored_as_it_is(store_url: Path | str, measure: Callable[..., Measurement], text: str) -> None:
-    found = measure(2)
-    told = Measurement(found.op, found.machine, found.case, found.samples, {"cache": "warm", "note": text, text: 1})
-    with Store.open(store_url) as store:
-        store.add([told, found])
-        assert [m.conditions for m in store.measurements()] == [told.conditions, found.conditions]
-        store.add([told])
-        assert store.counts().measurements == 3

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from threadcast.store import Store
 
 FOUND = click.Path(exists=True, dir_okay=False, path_type=Path)
-EXPORTS = (".csv", ".csv.gz", ".parquet", ".json")
+EXPORTS = (".csv", ".csv.gz", ".parquet")
 
 
 def _with_known_suffix(context: click.Context, parameter: click.Parameter, path: Path) -> Path:
@@ -161,13 +161,12 @@ def _read_unchanged(path: Path, reading: Reading, output: Output) -> tuple[list[
 def export(
     output: Output, settings: Settings, file: Path, machine: str | None, network: str | None, kinds: tuple[str, ...]
 ) -> None:
-    """Write measurements to FILE: long form (.csv, .csv.gz, .parquet), or a pyperf suite (.json).
+    """Write measurements to FILE, as a table in the long form: .csv, .csv.gz or .parquet.
 
     Measurements whose op kind or counters have names that are not printable, or padded, are left out with a warning.
     So are those that no import takes: with samples outside of 1e-12 to 1e9 seconds, or times more than a day ahead.
     """
     from threadcast.store.long_form import write_long_form
-    from threadcast.store.pyperf_export import write_pyperf
     from threadcast.store.unwritable import unwritable_names, wrong_values
 
     now_s = time.time()
@@ -184,8 +183,7 @@ def export(
             kept.append(m)
     for why, count in left_out.items():
         output.warn(f"{count:,} of {len(measurements):,} measurements are left out, which no import would take: {why}")
-    write = write_pyperf if file.suffix.lower() == ".json" else write_long_form
-    write(kept, file)
+    write_long_form(kept, file)
     samples = sum(len(m.samples) for m in kept)
     document = {"file": str(file), "measurements": len(kept), "samples": samples}
     output.result(document, f"{file}: {len(kept):,} measurements, {samples:,} samples")
@@ -240,7 +238,7 @@ def check(output: Output, settings: Settings) -> None:
 def backup(output: Output, settings: Settings, file: Path) -> None:
     """Write all that the store holds to the new FILE, as it is at one moment, while others go on writing.
 
-    FILE is a store in SQLite, whatever database the store is in: `threadcast db check --store FILE` reads it back.
+    FILE is a store in SQLite: `threadcast db check --store FILE` reads it back. For PostgreSQL use its own pg_dump.
     """
     from threadcast.store.backup import back_up
 
@@ -255,10 +253,7 @@ def backup(output: Output, settings: Settings, file: Path) -> None:
 @setting("store", "--store")
 @common
 def restore(output: Output, settings: Settings, file: Path, replace: bool) -> None:
-    """Make the store hold what the backup FILE holds, all or nothing. Restart services on the store afterwards.
-
-    The store may be in another database than the one that was backed up.
-    """
+    """Make the store hold what the backup FILE holds, all or nothing. Restart services on the store afterwards."""
     from threadcast.store import Store
     from threadcast.store.backup import restore as restored
 

@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from threadcast.cli.charts import CurvePlot
-from threadcast.cli.demo_report import RunReport
+from threadcast.cli.demo_report import STEP_COLUMNS, ModelsTable, RunReport, page, summary, verdict
 from threadcast.cli.demo_service import service
-from threadcast.cli.demo_summary import (
-    ModelsTable,
-    report_page,
-    runs_table,
-    summary,
-    verdict,
-)
 from threadcast.cli.followed_model import CHAMPION, LEARNING_KIND
 from threadcast.cli.model_table import choose_split, judge, make_models, shown
 from threadcast.cli.options import common
-from threadcast.cli.output import Output
+from threadcast.cli.output import Output, table
 from threadcast.core import CurveTable, Machine, Measurement, read_machine
 from threadcast.core.json_writing import write_json
 from threadcast.core.measurement import mostly_disturbed
@@ -55,8 +47,6 @@ DEADLINE_S = 10.0
 """Longest wait for the service's answer; a scheduler that runs a network would wait far less."""
 SHOWN = 6
 """Number of models in the table on the terminal; the page has all."""
-PLOTS = 8
-"""Number of curves shown for each network: those of the ops with most time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +101,13 @@ def command(output: Output, settings: Settings, folder: Path, steps: int) -> Non
     document = summary(machine, observed, models_table, version, runs) | load | measuring
     document = {"verdict": verdict(runs, machine, load["load"]), **document}
     write_json(folder / "summary.json", document)
-    (folder / "report.html").write_text(report_page(machine, runs, models_table, document), encoding="utf-8")
+    (folder / "report.html").write_text(page(machine, runs, models_table, document), encoding="utf-8")
     said = f"{document['predictions_over_http']} curves came over HTTP from {version}. Report: {folder / 'report.html'}"
     rows = models_table.rows
     title = f"one network left out, the {min(SHOWN, len(rows))} models of {len(rows)} that cost least"
+    steps_table = table(STEP_COLUMNS, [run.row() for run in runs], unneeded=(("ops", "lower bound"),))
     output.result(
-        document, document["verdict"], "", runs_table(runs), *filter(None, [run.why_default for run in runs]),
+        document, document["verdict"], "", steps_table, *filter(None, [run.why_default for run in runs]),
         shown(rows[:SHOWN], title=title) if rows else models_table.remark, f"{document['measuring']}. {said}",
     )  # fmt: skip
 
@@ -225,17 +216,8 @@ def _run(
     with Engine(captured, planned, machine) as engine:
         result = compare(engine, captured.bind(), network.eager, steps=steps, watch=watch, most_s=RUN_S)
     measured = [m for key in graph.distinct_ops() for m in observed.get(key, ())]
-    weights: dict[int, float] = {}
-    for i, op in enumerate(graph.ops):
-        first = graph.ops.index(op)
-        weights[first] = weights.get(first, 0.0) + float(curves.seconds[i].min())
-    heaviest = sorted(weights, key=weights.__getitem__, reverse=True)[:PLOTS]
-    plots = [
-        CurvePlot(graph.ids[i], curves[i], {m.case.threads: m.seconds for m in observed.get(graph.ops[i].key, ())})
-        for i in heaviest
-    ]
     return RunReport(
-        name=network.name, graph=graph, plan=planned, trace=result.trace, plots=plots, verdict=result.verdict,
+        name=network.name, graph=graph, plan=planned, trace=result.trace, verdict=result.verdict,
         default_step_s=result.median_s("default"), planned_step_s=result.median_s("plan"),
         disturbed=result.disturbed, interval=result.interval,
         forecast_disturbed=mostly_disturbed(measured),

@@ -1,17 +1,16 @@
-"""The demo's page: gains, errors of each model's forecasts, curves, and timelines: predicted and of a traced step."""
+"""The demo's results: its verdict, summary.json, and its page with step times, models and timelines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any
 
-from threadcast.cli.charts import CurvePlot, curve_plot
 from threadcast.cli.model_table import regret
-from threadcast.core import OpGraph, Plan, Trace
-from threadcast.core.figures import duration, percent, significant
-from threadcast.core.gains import Gain
+from threadcast.core import Machine, OpGraph, Plan, Trace
+from threadcast.core.figures import duration, percent
 from threadcast.drawing.html_page import html_page, html_table
 from threadcast.drawing.timeline_svg import kinds_of, painted, timeline
 
@@ -32,7 +31,6 @@ class RunReport:
     planned_step_s: float
     verdict: Verdict
     """The gain of the plan, with its interval, and which of both the guard keeps."""
-    plots: Sequence[CurvePlot]
     disturbed: bool = False
     """Whether others used the CPUs in the steps that count."""
     interval: str = "95 % interval"
@@ -50,99 +48,125 @@ class RunReport:
         """The predicted time of a step."""
         return "disturbed" if self.forecast_disturbed else duration(self.plan.makespan_s)
 
-
-_MODEL_COLUMNS = (
-    ("accuracy", "accuracy %", 100), ("r2", "R2", 1), ("regret_mean", "regret, mean %", 100),
-    ("regret_p95", "regret, 95th percentile %", 100), ("cost", "cost %", 100), ("fit_s", "fit s", 1),
-    ("predict_us", "us a curve", 1),
-)  # fmt: skip
-_STEP_COLUMNS = (
-    "network", "ops", "default", "planned", "gain, interval", "predicted", "lower bound", "guard keeps",
-)  # fmt: skip
+    def row(self) -> list[str]:
+        """The cells of `STEP_COLUMNS`."""
+        bound = "disturbed" if self.forecast_disturbed else duration(self.plan.lower_bound_s)
+        times = [duration(self.default_step_s), duration(self.planned_step_s), str(self.verdict)]
+        return [self.name, f"{len(self.graph):,}", *times, self.predicted, bound, self.verdict.kept]
 
 
-def page(
-    *, verdict: str, machine: str, runs: Sequence[RunReport], models: Sequence[Row], remark: str,
-    facts: Sequence[str],
-) -> str:  # fmt: skip
-    """The whole report as one HTML file without links to other files. `models` are evaluation rows; `remark` says why
-    there are none."""
+STEP_COLUMNS = ("network", "ops", "default", "planned", "gain, interval", "predicted", "lower bound", "keeps")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsTable:
+    """The comparison of models, each left to learn all networks but one. `rows`: the one that costs least first, none
+    where `remark` says why."""
+
+    rows: Sequence[Row]
+    remark: str
+
+
+def verdict(runs: Sequence[RunReport], machine: Machine, load: str) -> str:
+    """One sentence: how long planned steps take beside PyTorch's default, of what, and how sure that is.
+
+    Both are geometric means over the networks, of which none counts for more. `load` says how busy others were.
+    """
+    low, ratio, high = (
+        1 / geometric_mean([getattr(run.verdict, name) for run in runs]) for name in ("high", "gain", "low")
+    )
+    doubt = "" if high < 1 else ", more than it" if low > 1 else ", not shown to be less or more"
+    names = " and ".join(", ".join(run.name for run in runs).rsplit(", ", 1))
+    interval = next((run.interval for run in runs if not run.disturbed), runs[0].interval)
+    said = (
+        f"lanned steps take {ratio:.2f} of PyTorch's default{doubt} ({interval} {low:.2f} to {high:.2f}; {names} on "
+        f"{len(machine)} cores)"
+    )
+    if any(run.disturbed for run in runs):
+        return f"{load[0].upper()}{load[1:]}: p{said}."
+    return f"P{said}; {load}."
+
+
+def summary(
+    machine: Machine, observed: Collection[str], models: ModelsTable, version: str, runs: Sequence[RunReport],
+) -> dict[str, Any]:  # fmt: skip
+    """The content of summary.json. Step times and bounds are given by network, and at the top their sums.
+
+    `observed` are the keys of the measured ops, `models` the evaluation of the models, `version` the one that served.
+    """
+    keys = {op.key for run in runs for op in run.graph.ops}
+    each: dict[str, dict[str, Any]] = {
+        run.name: {
+            "ops": len(run.graph), "lower_bound_s": run.plan.lower_bound_s, "predicted_step_s": run.plan.makespan_s,
+            "default_step_s": run.default_step_s, "planned_step_s": run.planned_step_s, "policy": run.plan.policy,
+            "guard_keeps": run.verdict.kept, "why": f"the plan was {run.verdict.against('the default')}",
+            "disturbed": run.disturbed, "interval": run.interval,
+            "gain": {"median": run.verdict.gain, "low": run.verdict.low, "high": run.verdict.high},
+        }
+        for run in runs
+    }  # fmt: skip
+    summed = {
+        name: sum(one[name] for one in each.values())
+        for name in ("lower_bound_s", "predicted_step_s", "default_step_s", "planned_step_s")
+    }
+    measured = sum(key in observed for key in keys)
+    judged = {
+        row.model: {name: getattr(row, name) for name in ("accuracy", "regret_mean", "cost", "worse_than_zero")}
+        for row in models.rows
+    }
+    return {
+        "machine": machine.fingerprint, "cores": len(machine), "ops_measured": measured,
+        "measured_share": measured / len(keys), "models": judged, "model_served": version,
+        "predictions_over_http": len(keys), **summed, "networks": each,
+    }  # fmt: skip
+
+
+def page(machine: Machine, runs: Sequence[RunReport], models: ModelsTable, document: Mapping[str, Any]) -> str:
+    """The whole report as one HTML file without links to other files; `document` is the result of `summary`."""
+    facts = (
+        f"{document['ops_measured']} distinct operations measured, {document['measured_share']:.0%} of all; "
+        + document["measuring"],
+        f"{document['predictions_over_http']} curves fetched over HTTP from {document['model_served']}",
+    )
     body = [
         "<h1>threadcast: what the demo measured</h1>",
-        f"<p><strong>{escape(verdict)}</strong></p>",
-        f"<p class=note>{escape(machine)}. Times are medians of interleaved steps on this machine.</p>",
+        f"<p><strong>{escape(document['verdict'])}</strong></p>",
+        f"<p class=note>{escape(machine.name)}, {len(machine)} cores. Times are medians of interleaved steps.</p>",
         "<ul>" + "".join(f"<li>{escape(fact)}</li>" for fact in facts) + "</ul>",
         "<h2>Step times</h2>",
-        html_table(_STEP_COLUMNS, [_step_row(run) for run in runs]),
+        html_table(STEP_COLUMNS, [run.row() for run in runs]),
         "<p class=note>Default: eager PyTorch with all threads. Lower bound: no schedule of these ops, each alone "
         "as fast as it was measured, is shorter. Gain: the median of the ratios of neighbouring steps. The guard keeps "
         f"the plan where it was faster beyond doubt. {escape(' '.join(run.why_default for run in runs))}</p>",
         "<h2>How well each model forecasts</h2>",
-        *(_model_table(models) if models else [f"<p class=note>{escape(remark)}</p>"]),
+        *_of_models(models),
     ]
     for run in runs:
-        body += _section(run.name.replace(" ", "-"), _run_section(run))
+        body += _of_run(run)
     return html_page("threadcast demo", body)
 
 
-def _step_row(run: RunReport) -> list[str]:
+def _of_models(models: ModelsTable) -> list[str]:
+    if not models.rows:
+        return [f"<p class=note>{escape(models.remark)}</p>"]
+    rows = [
+        [row.model, f"{row.samples:.3g}", _share(row.accuracy), regret(row), _share(row.cost)] for row in models.rows
+    ]
     return [
-        run.name, f"{len(run.graph):,}", duration(run.default_step_s), duration(run.planned_step_s), str(run.verdict),
-        run.predicted, "disturbed" if run.forecast_disturbed else duration(run.plan.lower_bound_s),
-        run.verdict.kept,
-    ]  # fmt: skip
-
-
-def _model_table(models: Sequence[Row]) -> list[str]:
-    """The models, and below the table why accuracies are negative."""
-    how = (
-        "<p class=note>One network left out: the model learns on the others, then sees only the samples it "
-        "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
-        "the time lost by running an op at the thread count that the model chose. Cost is by how much "
-        f"{models[0].steps:,} runs at these thread counts, and measuring the samples, take longer than these runs at "
-        "the best ones; the model that costs least is on top and serves. Bold: may be as accurate as the best.</p>"
-    )
-    table, *reasons = _models_html(models, _MODEL_COLUMNS)
-    if not reasons:
-        return [how, table]
-    return [how, table, "<details><summary>Why accuracies are negative</summary>", *reasons, "</details>"]
-
-
-def _models_html(rows: Sequence[Row], columns: Sequence[tuple[str, str, float]]) -> list[str]:
-    """The rows as a table, and below it why accuracies are negative, where some are; `columns` are fields of a
-    row, titles, and factors by which values are multiplied."""
-    cells = []
-    for row in rows:
-        values = [getattr(row, field) for field, _, _ in columns]
-        figures = [
-            regret(row) if field == "regret_mean" else _figure(value, by)
-            for value, (field, _, by) in zip(values, columns, strict=True)
-        ]
-        cells.append([row.model, f"{row.samples:.3g}", *figures])
-    bold = [i for i, row in enumerate(rows) if row.as_good_as_best]
-    titles = ["model", "cases", *(title for _, title, _ in columns)]
-    reasons = (row for row in rows if row.worse_than_zero)
-    return [
-        html_table(titles, cells, bold=bold),
-        *(f"<p class=note>{escape(f'{_name(row)}: {row.worse_than_zero}')}</p>" for row in reasons),
+        "<p class=note>One network left out: the model learns on the others, then sees only the cases that it asked "
+        "for. Accuracy is 1 - mean(|predicted - measured| / measured) over the others; regret is the time lost by "
+        "running an op at the thread count that the model chose; cost is by how much "
+        f"{models.rows[0].steps:,} runs at these thread counts, measuring included, take longer than at the best ones. "
+        "The model that costs least is on top and serves.</p>",
+        html_table(("model", "cases", "accuracy %", "regret %", "cost %"), rows),
     ]
 
 
-def _figure(value: float | Gain | None, by: float) -> str:
-    if value is None or isinstance(value, Gain):
-        return str(value or "-")
-    return percent(value) if by == 100 else significant(by * value) if by != 1 or value >= 0 else "<0"
+def _share(value: float | None) -> str:
+    return "-" if value is None else percent(value)
 
 
-def _name(row: Row) -> str:
-    return f"{row.model}, {row.samples:.3g} samples"
-
-
-def _section(name: str, body: Sequence[str]) -> list[str]:
-    return [f'<section id="{escape(name)}">', *body, "</section>"]
-
-
-def _run_section(run: RunReport) -> list[str]:
+def _of_run(run: RunReport) -> list[str]:
     kinds = kinds_of(run.graph)
     paints, legend = painted(run.plan, kinds)
     span_s = max(run.plan.makespan_s, run.trace.makespan_s)
@@ -154,8 +178,6 @@ def _run_section(run: RunReport) -> list[str]:
         timeline(run.plan, kinds, span_s=span_s, paints=paints),
         f"<h3>One traced step: {duration(run.trace.makespan_s)}</h3>",
         timeline(run.trace, kinds, span_s=span_s, paints=paints),
-        "<h3>Curves of its heaviest operations: line predicted, dots measured, threads to the right</h3>",
-        '<div class="curves">' + "".join(curve_plot(plot) for plot in run.plots) + "</div>",
     ]
 
 

@@ -17,7 +17,6 @@ EXTRAS = {
         "orjson",
         "pythonjsonlogger",
     ),
-    "traces": ("opentelemetry",),
     "collect": ("torch", "sympy", "pyperf"),
     "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),
     "plan": ("numba", "ortools"),

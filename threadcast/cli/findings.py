@@ -6,7 +6,7 @@ Every check depends on its arguments only, so that tests can describe machines t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,13 +19,10 @@ from threadcast.core.measurement import DISTURBED
 from threadcast.core.sysfs import format_cpus, read_int, read_text
 
 if TYPE_CHECKING:
-    from threadcast.cli.bfloat16_speed import Bfloat16Speed
     from threadcast.collector.busy import Load
     from threadcast.collector.counters import CountingPlan
 
 COMPILERS = ("c++", "g++", "clang++")
-BFLOAT16_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "BF16"}
-"""Flags in /proc/cpuinfo of instructions that compute in bfloat16, with their names."""
 
 
 class State(StrEnum):
@@ -162,30 +159,6 @@ def check_torch(version: str | None, threads: int | None, usable: UsableCores) -
     if threads < usable.cores:
         return Finding("PyTorch", State.NOTE, found, f"of {usable.cores} usable cores; is OMP_NUM_THREADS meant?")
     return Finding("PyTorch", State.OK, found)
-
-
-def check_bfloat16(flags: Collection[str], speed: Bfloat16Speed) -> Finding:
-    """Checks whether this CPU computes faster in bfloat16 than in float32. `flags` are those of /proc/cpuinfo."""
-    has = [name for flag, name in BFLOAT16_FLAGS.items() if flag in flags]
-    by = f"with {' and '.join(has)}" if has else "without AMX and AVX512-BF16"
-    found = (
-        f"{speed.matrix_product:.2g} times float32's speed in matrix products, {speed.convolution:.2g} times in "
-        f"convolutions, {by}"
-    )
-    if not speed.may_pay:
-        advice = "slower on this CPU: keep models in float32 (model.float()), and leave torch.autocast off"
-        return Finding("bfloat16", State.NOTE, found, advice)
-    if min(speed.matrix_product, speed.convolution) < 1.0:
-        advice = "faster for some networks only: time yours within torch.autocast('cpu', torch.bfloat16)"
-        return Finding("bfloat16", State.NOTE, found, advice)
-    return Finding("bfloat16", State.OK, f"{found}; torch.autocast('cpu', torch.bfloat16) around calls uses it")
-
-
-def read_cpu_flags(root: Path = Path("/")) -> frozenset[str]:
-    """The flags ("Features" on aarch64) of the first CPU in /proc/cpuinfo; none where there is no such file."""
-    lines = (read_text(root / "proc/cpuinfo") or "").splitlines()
-    named = (line.partition(":") for line in lines)
-    return frozenset(next((text.split() for name, _, text in named if name.strip() in ("flags", "Features")), ()))
 
 
 def check_binding(before: frozenset[int], after: frozenset[int]) -> list[Finding]:

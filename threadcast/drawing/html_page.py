@@ -18,9 +18,7 @@ tr.best td { font-weight: 600 } .note { opacity: .75; max-width: 46rem } .swatch
 height: .8em; margin-right: .35em; border-radius: 2px }
 .key { white-space: nowrap; margin-right: 1rem } svg { width: 100%; height: auto; display: block }
 svg text { fill: currentColor; font: 11px system-ui, sans-serif } svg .title { font-weight: 600 }
-.track { fill: var(--soft) } .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); }
-.band { fill: #4477aa40 } .line { fill: none; stroke: #4477aa; stroke-width: 2 } circle { fill: #ee6677 }
-.axis { stroke: var(--line) }
+.track { fill: var(--soft) }
 """
 
 

@@ -31,7 +31,6 @@ from threadcast.service import (
     problems,
     rate_limits,
     request_marks,
-    traces,
 )
 from threadcast.service.adapted_models import AdaptedModels
 from threadcast.service.context import EXTENSION, Context
@@ -70,10 +69,6 @@ class Service(APIFlask):
 
     request_class = JsonRequest
     json_provider_class = StrictJson
-
-    def close_traces(self) -> None:
-        """Send the traces that have not been sent."""
-        traces.close(self)
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """`func` unchanged: no handler here is a coroutine, and Flask would check for that a dozen times a request."""
@@ -124,8 +119,6 @@ def create_app(settings: ServiceSettings) -> Service:
     host_header.install(app)
     app.before_request(accept_form)  # before the parts that check bodies and keys
     problems.install(app)
-    if traces.asked():
-        traces.install(app, traces.provider(), store)
     auth.install(app, settings)
     rate_limits.install(app, settings, measured)
     in_flight.install(app, in_flight.Places(settings.max_in_flight, settings.max_in_flight_per_key))

@@ -36,7 +36,6 @@ def check(settings: ServiceSettings, *, host: str, port: int, allow_public: bool
         ("tls", lambda: _tls(settings)),
         ("address", lambda: _address(settings, host, port, allow_public=allow_public)),
         ("temporary files", lambda: _writable(Path(tempfile.gettempdir()))),
-        ("traces", _traces),
     )
     failed = set[str]()
     for what, find in checks:
@@ -90,7 +89,6 @@ def _prediction(settings: ServiceSettings) -> str:
             return f"made by {here.readiness.predict(here.store, here.predictor)}"
         finally:
             here.store.close()
-            app.close_traces()
 
 
 def _model(settings: ServiceSettings) -> str:
@@ -136,9 +134,3 @@ def _writable(folder: Path) -> str:
         file.flush()
         os.fsync(file.fileno())
     return f"{folder} can be written to"
-
-
-def _traces() -> str:
-    from threadcast.service import traces
-
-    return "sent to where OTEL_EXPORTER_OTLP_* says" if traces.asked() else "off"

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from apiflask import APIFlask
 from flask import Response, g, has_request_context, request
@@ -14,8 +14,8 @@ from flask import Response, g, has_request_context, request
 REQUEST_ID = "X-Request-Id"
 SERVER_TIMING = "Server-Timing"
 
-ID, KEY, TRACE = "threadcast.request_id", "threadcast.key", "threadcast.trace_id"
-"""Members of a request's environment: its id, the name of its API key, the id of its trace."""
+ID, KEY = "threadcast.request_id", "threadcast.key"
+"""Members of a request's environment: its id, and the name of its API key."""
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 """Pattern of the ids that a client may choose; such an id cannot forge a line of a log."""
@@ -38,18 +38,16 @@ def of_request() -> dict[str, str]:
     """Return what every line of the log has of the current request; nothing where there is none."""
     if not has_request_context():
         return {}
-    found = {"key": request.environ.get(KEY), "trace_id": request.environ.get(TRACE)}
-    return {"request_id": request_id(), **{name: value for name, value in found.items() if value}}
+    key = request.environ.get(KEY)
+    return {"request_id": request_id(), **({"key": key} if key else {})}
 
 
 @contextmanager
 def timed(phase: str) -> Iterator[None]:
-    """Add the time of the block to that of the phase of this name in the current request, and to its trace, if any."""
-    tracer = g.get("tracer")
+    """Add the time of the block to that of the phase of this name in the current request."""
     started = time.perf_counter()
     try:
-        with nullcontext() if tracer is None else tracer.start_as_current_span(phase):
-            yield
+        yield
     finally:
         phases = g.setdefault("phases", {})
         phases[phase] = phases.get(phase, 0.0) + time.perf_counter() - started

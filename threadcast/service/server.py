@@ -230,7 +230,6 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         planners.close()
         if self.callable is not None:
             self.callable.extensions["threadcast"].store.close()
-            self.callable.close_traces()
 
 
 def _refuse(why: str | None) -> NoReturn:

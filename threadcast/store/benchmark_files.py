@@ -1,7 +1,7 @@
-"""Reads files of Google Benchmark, pyperf, pytest-benchmark and hyperfine as tables; their times become seconds.
+"""Reads files of Google Benchmark, pyperf and hyperfine as tables, and JSON of rows; benchmarks' times become seconds.
 
 Ops are described by what a name says: `BM_gemm/256/m:512/threads:4` is of kind BM_gemm, with arg1=256 and m=512, on
-4 threads. Google Benchmark's own repetitions are samples, its aggregates are used where a file has nothing else.
+4 threads. Repetitions are samples; Google Benchmark's aggregates are used where a file has nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 from threadcast.core.errors import FormatError
 from threadcast.store.column_names import UNITS, says_threads
-from threadcast.store.columns_of_others import OWN_THREADS
 from threadcast.store.table_files import TableFile
 
 Record = dict[str, Any]
@@ -25,8 +24,6 @@ _PAIR = re.compile(
     r"((?:(?![-_,;/]+[A-Za-z_]+[=:])[\w.+-])+)"
 )
 """A name and its value: m=300, threads:4, --threads 4."""
-_JOINED = re.compile(r"(?<=\w)(?<!num)(?<![_-]n)[_-](?=(?:num[_-]?|n[_-]?)?threads?[=:]\d)")
-_OPTION = re.compile(r"\s-\S*threads?[=\s]+\d+", re.I)
 _COUNT = re.compile(r"(?<![A-Za-z\d])(?:(\d+)[ _-]?threads?|threads?[ _-]?(\d+))(?![A-Za-z\d])", re.I)
 _SETTINGS = re.compile(r"/(?:(?:iterations|repeats|min_time|min_warmup_time):[^/]*|\w+l_time|process_time)\b(?!:)")
 _AGGREGATE = re.compile(r"(.*)_(mean|median|stddev|cv|min|max|BigO|RMS)")
@@ -37,7 +34,7 @@ _PYPERF = re.compile(
 """Metadata that pyperf itself writes, and says nothing of the op."""
 
 GOOGLE_CSV = ("name", "iterations", "real_time", "cpu_time", "time_unit")
-HYPERFINE_CSV = ("command", "mean", "stddev", "median", "user", "system", "min", "max")
+"""The first columns of a CSV file of Google Benchmark."""
 
 
 def json_table(path: Path, text: str) -> TableFile:
@@ -50,52 +47,32 @@ def json_table(path: Path, text: str) -> TableFile:
             document = [json.loads(line) for line in text.splitlines() if line.strip()]
         except (ValueError, RecursionError):
             raise FormatError(f"{path} is not whole JSON: {error}") from error
+    entries = document.get("benchmarks", document.get("results")) if isinstance(document, dict) else document
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise FormatError(f"{path} has no list of results; JSON may be of Google Benchmark, pyperf, hyperfine, or rows")
     try:
-        return _json_table(path, document)
+        if entries is document:
+            return _table(path, entries)
+        if "results" in document:
+            return _table(path, _of_hyperfine(entries))
+        about = document.get("metadata", document.get("context", {}))
+        of_pyperf = any("runs" in entry for entry in entries)
+        records = _of_pyperf(path, about, entries) if of_pyperf else _of_google(path, entries)
+        return _table(path, records, machine=about.get("host_name", about.get("hostname")))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{path} is not as Google Benchmark, pyperf or hyperfine write it: {error!r}") from error
 
 
-def _json_table(path: Path, document: Any) -> TableFile:
-    if isinstance(document, dict):
-        rows = next((document[name] for name in ("results", "data", "rows") if name in document), None)
-        if isinstance(rows, list) and rows and all(isinstance(row, dict) and "command" not in row for row in rows):
-            document = rows
-    if isinstance(document, dict) and not document.keys() & {"benchmarks", "results"}:
-        columns = [list(cells.values()) if isinstance(cells, dict) else cells for cells in document.values()]
-        if all(isinstance(cells, list) for cells in columns) and len(set(map(len, columns))) == 1:
-            document = [dict(zip(document, cells, strict=True)) for cells in zip(*columns, strict=True)]
-    entries = document.get("benchmarks", document.get("results")) if isinstance(document, dict) else document
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise FormatError(f"{path} has no list of results; JSON may be of Google Benchmark, pyperf, hyperfine, or rows")
-    if entries is document:
-        return _table(path, entries)
-    if "results" in document:
-        return _table(path, _of_hyperfine(entries))
-    about = document.get("metadata", document.get("context", {}))
-    machine = about.get("host_name", about.get("hostname"))
-    if any("runs" in entry for entry in entries):
-        return _table(path, _of_pyperf(path, about, entries), machine=machine)
-    if any("stats" in entry for entry in entries):
-        return _table(path, _of_pytest(entries), machine=document.get("machine_info", {}).get("node"))
-    return _table(path, _of_google(path, entries), machine=machine)
-
-
-def known_table(table: TableFile) -> TableFile:
-    """The table as it is, or as that of the program that wrote this CSV file: Google Benchmark or hyperfine."""
-    for head, records in ((GOOGLE_CSV, _of_google), (HYPERFINE_CSV, _of_hyperfine_csv)):
-        if table.columns[: len(head)] == head:
-            rows = [dict(zip(table.columns, _cells(cells))) | {"": number} for number, cells in table.rows]
-            return _table(table.path, records(table.path, rows), unit="line")
-    return table
-
-
-def _cells(cells: Any) -> Sequence[Any]:
-    if isinstance(cells, FormatError):
-        raise cells
-    return cells  # type: ignore[no-any-return]
+def google_csv(table: TableFile) -> TableFile:
+    """The table of a CSV file of Google Benchmark."""
+    rows = []
+    for number, cells in table.rows:
+        if isinstance(cells, FormatError):
+            raise cells
+        rows.append({**dict(zip(table.columns, cells, strict=True)), "": number})
+    return _table(table.path, _of_google(table.path, rows), unit="line")
 
 
 def _table(path: Path, records: Iterable[Record], *, unit: str = "result", machine: str | None = None) -> TableFile:
@@ -110,7 +87,6 @@ def _table(path: Path, records: Iterable[Record], *, unit: str = "result", machi
 def _named(text: str) -> Record:
     """The kind of op that a name says, the values that it gives names to, and its threads."""
     found: Record = {}
-    text = _JOINED.sub(" ", text)
     for name, option, value in _PAIR.findall(text):
         found.setdefault((name or option).strip("-"), value)
     text = _PAIR.sub("", text)
@@ -125,13 +101,15 @@ def _named(text: str) -> Record:
 
 
 def _of_google(path: Path, entries: Sequence[Mapping[str, Any]]) -> list[Record]:
-    """The runs, or the aggregates of those of which only these are there. The number of threads that Google Benchmark
-    itself started is `threads` where names say none; it is `own_threads`, and no answer, where it is 1 everywhere."""
+    """The runs, or the aggregates of those of which only these are there.
+
+    The threads that Google Benchmark itself started count where a name says none, and more than one was started
+    anywhere: it writes 1 of all benchmarks that it runs on its own thread.
+    """
     rounds: dict[str, set[str]] = {}
-    for entry in entries:
-        rounds.setdefault(str(entry["name"]), set()).add(str(entry.get("iterations")))
     labels: dict[str, set[str]] = {}
     for entry in entries:
+        rounds.setdefault(str(entry["name"]), set()).add(str(entry.get("iterations")))
         labels.setdefault(str(entry["name"]), set()).add(str(entry.get("label") or ""))
     found: list[tuple[str, str | None, Record]] = []
     for i, entry in enumerate(entries, start=1):
@@ -141,34 +119,29 @@ def _of_google(path: Path, entries: Sequence[Mapping[str, Any]]) -> list[Record]
         if split and (aggregate or of_one or split[2] in ("BigO", "RMS")):
             name, aggregate = split[1], split[2]
         failed = str(entry.get("error_occurred", "")).lower() == "true" or entry.get("skipped")
-        time, unit = entry.get("real_time"), entry.get("time_unit") or "ns"
+        unit = entry.get("time_unit") or "ns"
         if unit not in UNITS:
             raise FormatError(f"{path}, result {i}, {name!r}: the time_unit {unit!r} must be {', '.join(UNITS)}")
-        record = {**_named(_SETTINGS.sub("", name)), OWN_THREADS: entry.get("threads") or 1}
+        record = _named(_SETTINGS.sub("", name))
         if len(labels[str(entry["name"])]) > 1:
             record["about"] = str(entry.get("label") or "")
         if "real_time" not in entry and not (failed or aggregate):
             raise KeyError("real_time")
-        record |= {"seconds": None if failed else _per(time, UNITS[unit]), "": entry.get("", i)}
+        time = entry.get("real_time") or None
+        record |= {"seconds": None if failed or time is None else float(time) / UNITS[unit], "": entry.get("", i)}
         found.append((name, aggregate, record))
     single = {name for name, aggregate, _ in found if aggregate is None}
     median = {name for name, aggregate, _ in found if aggregate == "median"}
-    kept = [
-        record for name, aggregate, record in found
+    chosen = [
+        (record, entry.get("threads") or 1) for (name, aggregate, record), entry in zip(found, entries, strict=True)
         if aggregate is None or (name not in single and aggregate == ("median" if name in median else "mean"))
     ]  # fmt: skip
-    told = any(record[OWN_THREADS] != 1 or any(map(says_threads, record)) for record in kept)
-    for record in kept if told else ():
-        own = str(record.pop(OWN_THREADS))
-        if own not in {record[name] for name in record if says_threads(name)} and (
-            own != "1" or not any(map(says_threads, record))
-        ):
-            record["threads"] = own
-    return kept
-
-
-def _per(value: Any, count: int) -> Any:
-    return value / count if isinstance(value, int | float) else f"{float(value) / count!r}" if value else None
+    if any(own != 1 or any(map(says_threads, record)) for record, own in chosen):
+        for record, own in chosen:
+            named = [str(record[name]) for name in record if says_threads(name)]
+            if not named or (own != 1 and str(own) not in named):
+                record["threads"] = own
+    return [record for record, _ in chosen]
 
 
 def _of_pyperf(path: Path, about: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> Iterator[Record]:
@@ -187,48 +160,25 @@ def _of_pyperf(path: Path, about: Mapping[str, Any], entries: Sequence[Mapping[s
                 yield {**record, "seconds": value, "": i}
 
 
-def _of_pytest(entries: Sequence[Mapping[str, Any]]) -> Iterator[Record]:
-    """Of pytest-benchmark: all rounds where they were saved, else their median."""
-    for i, entry in enumerate(entries, start=1):
-        record = {**_named(str(entry["name"]).partition("[")[0]), **(entry.get("params") or {})}
-        for seconds in entry["stats"].get("data") or [entry["stats"]["median"]]:
-            yield {**record, "seconds": seconds, "": i}
-
-
-def _of_hyperfine_csv(path: Path, entries: Sequence[Mapping[str, Any]]) -> Iterator[Record]:
-    prefix = "parameter_"
-    yield from _of_hyperfine([
-        {
-            "command": entry["command"], "median": entry["median"], "": entry[""],
-            "parameters": {k.removeprefix(prefix): v for k, v in entry.items() if k.startswith(prefix)},
-        }
-        for entry in entries
-    ])  # fmt: skip
-
-
 def _of_hyperfine(entries: Sequence[Mapping[str, Any]]) -> Iterator[Record]:
-    """One record for each run that did not fail; a command without the values of its parameters is the op."""
-    words = [_OPTION.sub("", str(entry["command"])).split() for entry in entries]
-    given = [{str(k): str(v) for k, v in (entry.get("parameters") or {}).items()} for entry in entries]
-    said = [_named(str(entry["command"])) for entry in entries]
-    threads = [next((v for k, v in named.items() if says_threads(k)), None) for named in said]
-    echoes = {k for values in given for k in values if not says_threads(k) and [of.get(k) for of in given] == threads}
+    """One record for each run that did not fail. The words that are the same in all commands with the same parameters
+    are the op; without parameters, the whole command is."""
+    given = [{str(name): str(value) for name, value in (entry.get("parameters") or {}).items()} for entry in entries]
+    words = [str(entry["command"]).split() for entry in entries]
     forms = [(tuple(values), len(own)) for values, own in zip(given, words, strict=True)]
-    for i, (entry, values, own) in enumerate(zip(entries, given, words, strict=True)):
-        alike = [at for at, form in enumerate(forms) if form == forms[i]]
-        fixed = {v for k, v in values.items() if len({given[at][k] for at in alike}) == 1}
-        same = [
-            _without(word, fixed if len({words[at][n] for at in alike}) == 1 else values.values())
-            for n, word in enumerate(own)
-        ]
-        aside = re.compile(r"-*|\w+=\S*")  # what sets the environment, and what is left of options
-        program = [word for word in same if not aside.fullmatch(word)]
-        op = _named(" ".join([program[0].rpartition("/")[2], *program[1:]]) if program else "")["op"]
-        named = {k: v for k, v in {**said[i], **values}.items() if k not in echoes and not k.startswith("arg")}
+    said = [_named(str(entry["command"])) for entry in entries]
+    threads = [{name: value for name, value in of.items() if says_threads(name)} for of in said]
+    echoes = {
+        name for values in given for name in values
+        if not says_threads(name) and all(of.get(name) in own.values() for of, own in zip(given, threads, strict=True))
+    }  # fmt: skip
+    for i, (entry, values) in enumerate(zip(entries, given, strict=True)):
+        record = said[i]
+        if values:
+            alike = [words[at] for at, form in enumerate(forms) if form == forms[i]]
+            same = " ".join(column[0] for column in zip(*alike, strict=True) if len(set(column)) == 1)
+            record = {} if any(map(says_threads, values)) else threads[i]
+            record = {"op": same or "command", **record, **{k: v for k, v in values.items() if k not in echoes}}
         times = entry.get("times") or [entry["median"]]
         for time, code in zip(times, entry.get("exit_codes") or [0] * len(times), strict=True):
-            yield {**named, "op": op, "seconds": time if code == 0 else None, "": entry.get("", i + 1)}
-
-
-def _without(word: str, values: Iterable[str]) -> str:
-    return re.sub("|".join(rf"(?<![\w.]){re.escape(value)}(?![\w.])" for value in values if value) or r"(?!)", "", word)
+            yield {**record, "seconds": time if code == 0 else None, "": i + 1}

@@ -18,7 +18,7 @@ _KNOWN = ("machine", "op", "id", "threads", "affinity", "repeat", "seconds")
 _PREFIXES = ("feature.", "counter.", "json.")
 
 _REPETITION = re.compile(
-    r"(trial|run|rep|iteration|repetition|repeat|sample)([ _.-]?(id|index|no|nr|num|number))?", re.I
+    r"(trial|run|rep|iteration|repetition|repeat|sample|pass|seed)([ _.-]?(id|index|no|nr|num|number))?", re.I
 )
 """Names of columns that number the repetitions of a measurement, and describe no op."""
 

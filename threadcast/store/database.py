@@ -22,7 +22,6 @@ from threadcast.core.user_directories import user_data_dir
 from threadcast.store import sqlite_file
 from threadcast.store.latest import Latest
 from threadcast.store.schema import REVISIONS, VERSION_TABLE
-from threadcast.store.statements import watch_statements
 from threadcast.store.waits import WAIT_S, engine_options, hint, let_take_long, limit_session
 
 T = TypeVar("T")
@@ -71,13 +70,6 @@ class Database:
         if self.url.get_backend_name() == "sqlite":
             return f"sqlite:///{quote(os.fsencode(str(self.url.database)), safe=' +/')}"
         return self.url.render_as_string(hide_password=True)
-
-    def watch_statements(
-        self, begin: Callable[[str], object], end: Callable[[Any, BaseException | None], None]
-    ) -> None:
-        """Call `begin` before and `end` after every statement (`statements.watch_statements`)."""
-        assert self._engine is not None
-        watch_statements(self._engine, begin, end)
 
     def close(self) -> None:
         """Close all connections; closing again does nothing."""

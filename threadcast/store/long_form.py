@@ -10,9 +10,8 @@ columns are ignored.
 `threads` and `seconds` suffice, with `op` or columns that describe ops. A table without any `feature.*` column, and
 without `op` or `repeat`, such as `m, k, n, threads, seconds`, is described by all its other columns: ops differ where
 these do, and their kind is what `op` says, else the name of the file. Columns called `trial`, `run`, `rep`,
-`iteration`, `repetition` or `sample` number repetitions and describe nothing; nor does one that alone tells rows apart,
-has the same values for every op, and does not change times. Without `machine` the file's name is its label. Without
-`repeat`, rows of the same machine, op and case are samples in their order.
+`iteration`, `repetition`, `sample`, `pass` or `seed` number repetitions and describe nothing. Without `machine` the
+file's name is its label. Without `repeat`, rows of the same machine, op and case are samples in their order.
 
 Any program may write such a file. Then `machine` and `op` are labels. The machine is read as one of equal cores: as
 many as the most threads in its rows, in as many equal cache groups as the most threads in its `spread` rows, or the

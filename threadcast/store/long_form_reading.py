@@ -18,7 +18,6 @@ from threadcast.core.measurement_time import require_times
 from threadcast.core.printable import printable
 from threadcast.store.cells import Cells, Feature, Row
 from threadcast.store.columns_of_others import NO_TIME
-from threadcast.store.repetitions import Columns, repeating
 from threadcast.store.table_files import TableFile
 
 T = TypeVar("T", Machine, Op)
@@ -91,7 +90,7 @@ class LongFormReader:
 
     def measurements(self) -> list[Measurement]:
         """The measurements in the order of their first rows."""
-        groups = self._without_repetitions(self._read_rows())
+        groups = self._read_rows()
         self._refuse_ops_of_one_row(groups)
         machines = {label: self._machine(label, facts) for label, facts in self._machines.items()}
         ops = {label: self._op(label, facts) for label, facts in self._ops.items()}
@@ -211,36 +210,6 @@ class LongFormReader:
             self._features_read[given] = found
         return found
 
-    def _without_repetitions(
-        self, groups: dict[tuple[str, str, Case], list[_Row]]
-    ) -> dict[tuple[str, str, Case], list[_Row]]:
-        """The groups by ops that are described without the columns that only number repetitions."""
-        while self._by_features and (
-            name := repeating(
-                Columns(
-                    tuple(self._features), {op: (facts.kind, facts.features or ()) for op, facts in self._ops.items()}
-                ),
-                {key: [row.sample.seconds for row in rows] for key, rows in groups.items()},
-            )
-        ):
-            self._note(
-                f"{self._cells.table.path}: the column {name!r} tells repetitions of an op apart, and does not "
-                "describe it: it has the same values for every op, and times do not depend on it"
-            )
-            ops, left = self._ops, tuple(self._features).index(name)
-            self._features.pop(name)
-            self._ops = {}
-            merged: dict[tuple[str, str, Case], list[_Row]] = {}
-            for (machine, op, case), rows in groups.items():
-                facts = ops[op]
-                features = facts.features or ()
-                label = self._described_op(
-                    facts.number, facts.kind, features[:left] + features[left + 1 :], facts.named
-                )
-                merged.setdefault((machine, label, case), []).extend(rows)
-            groups = {key: _renumbered(rows) for key, rows in merged.items()}
-        return groups
-
     def _label(self, number: int, cells: Row, name: str, default: str) -> str:
         label = self._cells.text(cells, name) if name in self._cells.columns else default
         if not label:
@@ -350,9 +319,3 @@ class LongFormReader:
             raise self._cells.error(facts.number, column, f"{error.pointer} {error}") from error
         except (InvalidInput, LookupError, TypeError, ValueError) as error:
             raise self._cells.error(facts.number, column, f"does not describe {label!r}: {error!r}") from error
-
-
-def _renumbered(rows: list[_Row]) -> list[_Row]:
-    """The rows of what turned out to be one op, as repetitions in the order of the file."""
-    rows.sort(key=lambda row: row.number)
-    return [row._replace(repeat=repeat) for repeat, row in enumerate(rows)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -91,12 +91,6 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def watch_statements(
-        self, begin: Callable[[str], object], end: Callable[[Any, BaseException | None], None]
-    ) -> None:
-        """Call `begin` with each statement's text, `end` with what that returned and any error, in its thread."""
-        self._database.watch_statements(begin, end)
 
     def close(self) -> None:
         """Close the database; closing again does nothing."""

@@ -1,4 +1,4 @@
-"""Opens tables of any kind, by their content: text with whatever is between its cells, JSON, Parquet."""
+"""Opens tables by their content: text with commas, semicolons, tabs or blanks between its cells, JSON, Parquet."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from threadcast.core.errors import FormatError
-from threadcast.store.benchmark_files import GOOGLE_CSV, json_table, known_table
+from threadcast.store.benchmark_files import GOOGLE_CSV, google_csv, json_table
 from threadcast.store.table_files import TableFile, open_parquet
 
 _CELL_CHARACTERS = 2**30
 """Most characters in one cell of a CSV file that is read. Python's own limit, 131,072, is less than the JSON of a
 machine or of conditions may take."""
 
-
 _PREAMBLE = 50
-"""Most lines that programs print before a table."""
-
-_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.I)
+"""Most lines that Google Benchmark prints before its table."""
 
 _KINDS = "tables are read as CSV or other text, JSON or Parquet, the first two also gzipped"
 
@@ -44,11 +41,10 @@ def open_table(path: Path) -> Iterator[TableFile]:
             return
         try:
             content = gzip.decompress(raw.read()) if start[:2] == b"\x1f\x8b" else raw.read()
-            wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
-            text = content.decode("utf-16" if wide else "utf-8-sig")
+            text = content.decode("utf-8-sig")
             if "\0" in text:
                 raise FormatError(f"{path} is not a whole text: it has bytes of value 0; {_KINDS}")
-            yield _text_table(path, text)
+            yield json_table(path, text) if text.lstrip()[:1] in ("{", "[") else _text_table(path, text)
         except UnicodeError as error:
             raise FormatError(
                 f"{path} is not a whole text in UTF-8: {error}. {_KINDS}; of a text in another code: "
@@ -59,28 +55,12 @@ def open_table(path: Path) -> Iterator[TableFile]:
 
 
 def _text_table(path: Path, text: str) -> TableFile:
-    if text.lstrip()[:1] in ("{", "["):
-        return json_table(path, text)
     csv.field_size_limit(max(csv.field_size_limit(), _CELL_CHARACTERS))  # of the whole process: it is never lowered
-    lines = text.splitlines(keepends=True) if "\r" in text and "\n" not in text else io.StringIO(text).readlines()
-    head = ",".join(GOOGLE_CSV)
-    excel = re.fullmatch(r"\W?sep=(.)\s*", lines[0]) if lines else None
-    begin = next((i for i, line in enumerate(lines[:_PREAMBLE]) if line.startswith(head)), 0)
-    first = next(
-        (
-            i
-            for i in range(begin + (excel is not None), len(lines))
-            if lines[i].strip() and not lines[i].startswith("#")
-        ),
-        len(lines),
-    )
-    separator = excel[1] if excel else _separator(lines[first]) if first < len(lines) else ","
-    rows = _rows(lines, first, separator)
+    lines = io.StringIO(text).readlines()
+    begin = next((i for i, line in enumerate(lines[:_PREAMBLE]) if line.startswith(",".join(GOOGLE_CSV))), 0)
+    first = next((i for i in range(begin, len(lines)) if lines[i].strip() and lines[i][0] != "#"), len(lines))
+    rows = _rows(lines, first, _separator(lines[first]) if first < len(lines) else ",")
     number, columns = next(rows, (0, []))
-    commented = next((line[1:] for line in reversed(lines[begin:first]) if line.startswith("#")), "")
-    named = next(_rows([commented.strip()], 0, separator), (0, [""]))[1]
-    if len(named) == len(columns) and any(map(_NUMBER.fullmatch, columns)) and not any(map(_NUMBER.fullmatch, named)):
-        columns, rows = named, _rows(lines, first, separator)  # as numpy.savetxt writes it
     if not columns:
         raise FormatError(f"{path} is empty; it must begin with a line of column names")
     names = tuple(name.strip() for name in columns)
@@ -91,12 +71,12 @@ def _text_table(path: Path, text: str) -> TableFile:
                 cells = cells[: len(names)]
             if len(cells) == len(names):
                 yield at, cells
-            elif cells:
+            else:
                 message = f"{len(cells)} cells, but line {number} names {len(names)} columns"
                 yield at, FormatError(f"{path}, line {at}: {message}")
 
     table = TableFile(path, names, checked(), "line")
-    return known_table(table) if separator == "," else table
+    return google_csv(table) if names[: len(GOOGLE_CSV)] == GOOGLE_CSV else table
 
 
 def _separator(head: str) -> str:
@@ -104,7 +84,7 @@ def _separator(head: str) -> str:
     bare = re.sub(r'"[^"]*"', "", head)
     if head.startswith("machine,op,threads,"):  # which threadcast wrote: names of counters may have any mark
         return ","
-    mark = max("\t;,|", key=bare.count)
+    mark = max("\t;,", key=bare.count)
     return mark if mark in bare else " " if " " in bare.strip() else ","
 
 
@@ -114,7 +94,5 @@ def _rows(lines: Sequence[str], first: int, separator: str) -> Iterator[tuple[in
     given = ("\n" if line.startswith("#") else f"{line.strip()}\n" if of_blanks else line for line in lines[first:])
     reader = csv.reader(given, delimiter=separator, strict=True, skipinitialspace=separator in ", ")
     for cells in reader:
-        if separator == "|" and cells and not cells[0].strip():  # a table of Markdown
-            cells = [] if all(re.fullmatch(r"[\s:-]*", cell) for cell in cells) else cells[1:-1]
         if any(map(str.strip, cells)):
             yield first + reader.line_num, cells

@@ -1,1 +1,0 @@
-"""Times networks in plain PyTorch, at several settings."""
