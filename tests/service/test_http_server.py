@@ -312,6 +312,20 @@ def test_a_request_that_two_servers_could_read_differently_is_refused(served: Se
     assert json.loads(answered.partition(b"\r\n\r\n")[2])["status"] == 400
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("GET / HTTP/1.1\r\nHost: LocalHost", 200), ("GET / HTTP/1.1\r\nHost: [::1]:80", 200), ("GET / HTTP/1.0", 200),
+        ("GET http://a/ HTTP/1.1\r\nHost: a", 200), ("GET / HTTP/1.1", 400), ("GET / HTTP/1.1\r\nHost:", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: a", 400), ("GET / HTTP/1.0\r\nHost: a\r\nHost: b", 400),
+        ("GET / HTTP/1.1\r\nHost: a, b", 400), ("GET / HTTP/1.1\r\nHost: a b", 400),
+        ("GET / HTTP/1.1\r\nHost: somebody@localhost", 400),
+    ],
+)  # fmt: skip
+def test_a_request_names_one_host(served: Served, head: str, status: int) -> None:
+    assert ask(served, head.encode() + b"\r\n\r\n")[0] == status
+
+
 def test_requests_that_come_at_once_are_answered_one_after_the_other(served: Served) -> None:
     last = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     answered = everything(served, with_length(b"one") + chunked(b"two") + last)

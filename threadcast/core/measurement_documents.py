@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from threadcast.core.case import Affinity, Case
-from threadcast.core.errors import InvalidInput
+from threadcast.core.errors import FormatError
 from threadcast.core.machine import Machine
 from threadcast.core.measurement import Measurement, Sample
 from threadcast.core.op import Op
@@ -39,12 +39,13 @@ def batch_document(measured: Sequence[Measurement]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measurement_of(document: Mapping[str, Any], op: Op, machine: Machine) -> Measurement:
-    """The measurement that `measurement_document` wrote. InvalidInput where its values cannot be measured ones."""
+def measurement_of(document: Mapping[str, Any], op: Op, machine: Machine, *, pointer: str = "") -> Measurement:
+    """The measurement that `measurement_document` wrote. InvalidInput where its values cannot be measured ones,
+    FormatError below `pointer` where a counter has not one count a sample."""
     seconds, counters = document["seconds"], document.get("counters", {})
     for name, counts in counters.items():
         if len(counts) != len(seconds):
-            raise InvalidInput(f"counter {name} needs an array of {len(seconds)} counts, one a sample")
+            raise FormatError(f"give {len(seconds)} counts, one a sample", pointer=f"{pointer}/counters/{name}")
     samples = tuple(Sample(s, {name: counts[k] for name, counts in counters.items()}) for k, s in enumerate(seconds))
     case = Case(document["threads"], Affinity(document["affinity"]))
     return Measurement(op, machine, case, samples, document.get("conditions", {}))

@@ -18,7 +18,6 @@ from threadcast.service import (
     curves,
     dashboard,
     decisions,
-    host_header,
     in_flight,
     machines,
     measurements,
@@ -116,7 +115,6 @@ def create_app(settings: ServiceSettings) -> Service:
     request_marks.install(app)  # the part that is installed first handles an answer last
     conditional.install(app)
     metrics.install(app, measured)
-    host_header.install(app)
     app.before_request(accept_form)  # before the parts that check bodies and keys
     problems.install(app)
     auth.install(app, settings)

@@ -25,7 +25,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tornado.httputil import HTTPHeaders, RequestStartLine
 from tornado.iostream import IOStream
 
-from threadcast.service.http_framing import Incoming, Refused, Unpacking, codings_of, length_of, stays_open
+from threadcast.service.http_framing import (
+    Incoming,
+    Refused,
+    Unpacking,
+    codings_of,
+    length_of,
+    require_host,
+    stays_open,
+)
 from threadcast.service.logs import GONE, Access
 from threadcast.service.problems import MEDIA_TYPE, document
 from threadcast.service.request_marks import ID, KEY, REQUEST_ID, id_of
@@ -120,6 +128,7 @@ class Exchange:
     async def _receive(self) -> None:
         async with asyncio.timeout(self._server.receive_s):
             self._begin(*await self._incoming.head())
+        require_host(self._line, self._headers)
         length = length_of(self._headers)
         if length is not None and length > self._server.max_body_bytes:
             raise Refused(413, TOO_LONG)

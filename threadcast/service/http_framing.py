@@ -23,6 +23,8 @@ CHUNKS_AT_ONCE = 1024
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _METHOD = re.compile(rb"([A-Z]{1,20}) ")
 _DIGITS = re.compile("[0-9]+")
+_HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+;=:\[\]-]+")
+"""Characters of a host and a port (RFC 3986, 3.2), without the comma that joins several headers."""
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _QUOTED = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
 _CHUNK = re.compile(
@@ -148,6 +150,16 @@ class Incoming:
 
     async def _arrived(self) -> bytes:
         return await self._stream.read_bytes(PIECE_BYTES, partial=True)
+
+
+def require_host(line: RequestStartLine, headers: HTTPHeaders) -> None:
+    """Refused unless exactly one host is named (RFC 9112, 3.2), which HTTP/1.0 may leave out."""
+    host = headers.get("Host")
+    if host is None and line.version == "HTTP/1.0":
+        return
+    if host is None or not _HOST.fullmatch(host):
+        named = "HTTP/1.1 needs a Host header" if host is None else f"Host must name one host, not {host[:80]!r}"
+        raise Refused(400, named)
 
 
 def length_of(headers: HTTPHeaders) -> int | None:

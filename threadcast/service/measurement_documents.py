@@ -69,17 +69,10 @@ def read_entries(
     for i, entry in enumerate(entries):
         where = f"{pointer}/{i}"
         machine, op, case = _identity(entry, references, where)
-        seconds, counters = entry["seconds"], entry.get("counters", {})
-        for name, counts in counters.items():
-            if len(counts) != len(seconds):
-                raise FormatError(
-                    f"a counter needs an array of {len(seconds)} counts, one a sample",
-                    pointer=f"{where}/counters/{name}",
-                )
         with reading(f"{where}/conditions/time"):
             require_times(entry.get("conditions", {}), now_s=now_s)
         with reading(where):
-            measured.append(measurement_of({**entry, "affinity": case.affinity}, op, machine))
+            measured.append(measurement_of({**entry, "affinity": case.affinity}, op, machine, pointer=where))
     return measured
 
 

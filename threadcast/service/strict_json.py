@@ -6,33 +6,20 @@ import json
 import math
 import re
 import threading
-from contextlib import suppress
 from typing import Any, NoReturn
 
-import numpy as np
 import orjson
 from flask import Request, current_app, request
 from flask.json.provider import JSONProvider
+from pydantic_core import from_json
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from threadcast.core.json_reading import unique_members
 from threadcast.service.deadlines import deadline, too_late
 from threadcast.service.problems import Problem
 
-_SHAPE_OF_NUMBERS = bytes.maketrans(b"123456789" + b":[- \t\r\n", b"0" * 9 + b"," * 7)
-_LONG = b"," + b"0" * 18
-"""Where so many digits follow what may be before a number, it may be an integer beyond 64 bits, which orjson would
-round."""
-
-_SUSPICIOUS = re.compile(rb"\\u[dD][89a-fA-F]|[0-9][eE]\+?0*[0-9]{3}|[0-9]{308}")
-"""Matches every text that may have a lone surrogate or a number that overflows; only such texts are checked further."""
-
-MOST_NESTED = 1024
-"""Levels of arrays and objects that a document may have: what orjson allows. Python's own limit is no measure, as any
-library in the process may have raised it."""
-
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+_LARGE = re.compile(rb"[0-9][eE]\+?0*[0-9]{3}|[0-9]{308}")
+"""Matches every text that may have a number that overflows; only such texts are checked further."""
 
 
 class StrictJson(JSONProvider):
@@ -45,39 +32,12 @@ class StrictJson(JSONProvider):
     def loads(self, s: str | bytes, **kwargs: Any) -> Any:
         """The document in `s`; ValueError on anything that is not strict JSON. There are no `kwargs`."""
         raw = s.encode() if isinstance(s, str) else s
-        try:
-            document = _read(raw)
-            if not _surely_unique(raw, document):
-                json.loads(raw, object_pairs_hook=unique_members)
-        except RecursionError:
-            raise ValueError("it is nested too deeply") from None
-        except UnicodeEncodeError:
-            raise ValueError("a string holds half of a surrogate pair") from None
+        document = from_json(raw, allow_inf_nan=False)
+        if _LARGE.search(raw) is not None:
+            json.loads(raw, parse_float=_finite, parse_int=_finite)
+        if not _surely_unique(raw, document):
+            json.loads(raw, object_pairs_hook=unique_members)
         return document
-
-
-def _read(raw: bytes) -> Any:
-    """The document in `raw`; RecursionError for deep nesting, UnicodeEncodeError for half of a surrogate pair."""
-    if b"\\" not in raw and _LONG not in b"," + raw.translate(_SHAPE_OF_NUMBERS):
-        with suppress(orjson.JSONDecodeError):  # what is wrong with it, the slow way says
-            return orjson.loads(raw)
-    if _too_deep(raw):
-        raise RecursionError
-    text = raw.decode()
-    if _SUSPICIOUS.search(raw) is None:
-        return _DECODER.decode(text)
-    document = json.loads(text, parse_constant=_no_constant, parse_float=_finite(float), parse_int=_finite(int))
-    json.dumps(document, ensure_ascii=False).encode()
-    return document
-
-
-def _too_deep(raw: bytes) -> bool:
-    """Whether `raw` has more than MOST_NESTED arrays and objects inside each other."""
-    if raw.count(b"[") + raw.count(b"{") <= MOST_NESTED:
-        return False
-    brackets = np.frombuffer(_STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS), np.uint8)
-    levels = np.cumsum(np.where(np.isin(brackets, list(b"[{")), 1, -1))
-    return bool(np.max(levels, initial=0) > MOST_NESTED)
 
 
 def _surely_unique(raw: bytes, document: Any) -> bool:
@@ -151,17 +111,8 @@ def require_json() -> None:
             )  # fmt: skip
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
-
-
-def _finite(kind: type[float] | type[int]) -> Any:
-    def parse(text: str) -> float:
-        if not math.isfinite(float(text)):
-            raise ValueError(f"the number {text[:20]}... is beyond the range of a double")
-        return kind(text)
-
-    return parse
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:20]}... is beyond the range of a double")
+    return number

@@ -19,7 +19,6 @@ from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.context import context
 from threadcast.service.dashboard.charts import Chart, Line, wants_log
 from threadcast.service.dashboard.frame import blueprint, chosen_machine, known_machines
-from threadcast.service.dashboard.step_drift import step_drift
 from threadcast.store.recent import MOST_OPS
 
 NEWEST = 1_000
@@ -95,7 +94,7 @@ def _prepare(state: Any) -> None:
 
 @blueprint.get("/drift")
 def drift() -> str:
-    """The drift of the default model on one machine, and how operators in steps have changed there."""
+    """The drift of the default model on one machine, and the ops that have changed there."""
     known = known_machines()
     machine = chosen_machine(known)
     report = _report(machine) if machine else None
@@ -103,10 +102,9 @@ def drift() -> str:
     kinds = [kind for kind, _ in Counter(s.kind for s in points).most_common()]
     lines = [summary("all", points)] if points else []
     lines += [summary(kind, [s for s in points if s.kind == kind]) for kind in kinds]
-    in_steps = step_drift(context().store.browse.newest(machine, limit=NEWEST)) if machine else []
     return render_template(
         "dashboard/drift.html", known=known, machine=machine, report=report, lines=lines, limit=NEWEST,
-        in_steps=in_steps, changes=_changes(machine) if machine else (), witnesses=MOST_OPS,
+        changes=_changes(machine) if machine else (), witnesses=MOST_OPS,
         default=context().models.default, chart=chart_of(points, kinds[:KINDS]) if points else None,
     )  # fmt: skip
 
