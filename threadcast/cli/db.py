@@ -115,7 +115,7 @@ def import_(output: Output, settings: Settings, files: tuple[Path, ...], reading
 
     A table needs a column of threads, one of times, and op or columns that describe the op, such as m, k, n. Usual
     names are known (num_threads, time_ms, duration; t1, t2, t4); --column says others, and the unit where a name does
-    not. Files of Google Benchmark (CSV, JSON), pyperf and hyperfine (JSON, CSV) are taken as they are. All files are
+    not. Files of Google Benchmark (CSV, JSON), pyperf and hyperfine (JSON) are taken as they are. All files are
     read before any is added. A file that was added before, under whatever name, is not added again; nor are those
     measurements of an export that the store has. Measurements of other files, without conditions, count as repetitions.
     """

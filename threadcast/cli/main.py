@@ -24,7 +24,7 @@ from threadcast.cli.extras import extra_for
 
 COMMANDS = {
     "doctor": "Say what this machine offers, and what to improve.",
-    "compile": "Compile beforehand what is otherwise compiled beside the first steps.",
+    "compile": "Compile the engine and the planner now rather than at their first use.",
     "profile": "Time the operations of a network at sampled thread counts.",
     "campaign": "Time the operations of networks on all machines of a Dask cluster.",
     "train": "Learn models from the measurements.",

@@ -26,7 +26,7 @@ WAIT_S = 5.0
 """Longest wait for another process that writes to the buckets, in seconds; it commonly takes some microseconds."""
 
 _ROUNDING_S = 1e-3
-"""Seconds of more than what is rounded up that are taken for an error of computing."""
+"""A time that is longer than whole seconds by less than this is not rounded up: the rest is an error of rounding."""
 
 _TEXT = re.compile(r"([1-9][0-9]{0,6})/(second|minute|hour)")
 

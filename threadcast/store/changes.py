@@ -29,9 +29,9 @@ MEDIAN_ERROR, NORMAL_MAD = 1.2533, 1.4826
 median absolute deviation."""
 
 BEFORE, SESSION_S = 0.1, 600.0
-"""A change is taken to have happened this share of the time between the last point before it and the first one after it
-before the latter, if that time is longer than so many seconds: what else was measured in the same session as the first
-one was measured after the change, too."""
+"""When a change happened is known only to lie between two points. If these are more than `SESSION_S` seconds apart, the
+change is dated `BEFORE` of that time ahead of the later one, so that whatever else was measured in the same session as
+the later one counts as measured after the change."""
 
 RECENT = 16
 """Number of measurements from which a level and its scatter are estimated, the newest ones."""

@@ -269,6 +269,11 @@ class _Finding:
             named = ", ".join(repr(self.table.columns[i]) for i in results)
             self.note(f"{self.table.path}: results and dates describe no op, and are left out: {named}")
             kept = [i for i in kept if i not in results]
+        for i in (i for i in others if i not in role_of and i in kept and self._may_number_repetitions(i, others)):
+            self.note(
+                f"{self.table.path}: {(name := self.table.columns[i])!r} is taken to describe ops, and has the same "
+                f"numbers for all of them; if it numbers repetitions: --column 'repeat={name}'"
+            )
         affinity_at = self.at.get("affinity")
         words = {} if affinity_at is None else self._affinities(affinity_at)
 
@@ -317,6 +322,16 @@ class _Finding:
             if len(every) > 1
         ]
         return not parts or sum(parts) < _AT_ALL * len(parts)
+
+    def _may_number_repetitions(self, at: int, others: Sequence[int]) -> bool:
+        """Whether a column has the numbers 0 or 1 to n for whatever the `others` say, as a grid of sizes may have."""
+        values: dict[tuple[str, ...], set[float | None]] = {}
+        for _, cells in self.rows:
+            if not isinstance(cells, FormatError):
+                values.setdefault(tuple(str(cells[i]) for i in others if i != at), set()).add(_bare_number(cells[at]))
+        first = next(iter(values.values()), set())
+        counted = [set(map(float, range(start, start + len(first)))) for start in (0, 1)]
+        return len(values) > 1 < len(first) and first in counted and all(found == first for found in values.values())
 
     def _affinities(self, at: int) -> dict[str, str]:
         """What the words of a column are called here; FormatError where two of them are of one affinity."""
