@@ -69,7 +69,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "cores", int, None, "Cores to use.", "cores", minimum=1,
             default_text="all that this process may use",
         ),
-        Setting("profile.budget_s", float, 0.15, "Mean time for one op in one case; those that take more of a step get more.",
+        Setting("profile.budget_s", float, 0.15, "Mean time for one op in one case; larger parts of a step get more.",
                 "seconds", minimum=0.001),
         Setting("profile.enough", float, 0.02, "Expected regret of the chosen cases, as a share of the best cases' "
                 "time, at which a profile that follows a model ends.", minimum=0.0001, maximum=10),
