@@ -23,7 +23,6 @@ from threadcast.cli.findings import (
     check_load,
     check_packages,
     check_torch,
-    read_paranoid,
 )  # fmt: skip
 from threadcast.collector.busy import Load
 from threadcast.collector.counters import CounterStatus, CountingPlan, Event
@@ -83,12 +82,6 @@ def test_torchs_default_threads_under_a_quota_are_a_thing_to_mend():
     assert finding.state is State.MEND
     assert "more than the 1 usable (cgroup quota of 1.5 CPUs)" in finding.advice
     assert "OMP_NUM_THREADS=1" in finding.advice
-
-
-def test_torch_with_as_many_threads_as_cores_is_well_with_fewer_worth_a_note():
-    assert check_torch("2.13.0", 4, FOUR).state is State.OK
-    assert check_torch("2.13.0", 2, FOUR).state is State.NOTE
-    assert "threadcast[collect]" in check_torch(None, None, FOUR).advice
 
 
 @pytest.mark.parametrize(
@@ -179,12 +172,6 @@ def test_a_governor_that_changes_frequency_is_noted(tmp_path, governors, state):
     for cpu, governor in enumerate(governors):
         trees.put(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", governor)
     assert check_frequency(range(4), root=tmp_path).state is state
-
-
-def test_paranoia_is_read_where_the_kernel_has_it(tmp_path):
-    assert read_paranoid(tmp_path) is None
-    trees.put(tmp_path, "proc/sys/kernel/perf_event_paranoid", -1)
-    assert read_paranoid(tmp_path) == -1
 
 
 def test_a_busy_machine_is_to_be_mended_before_timing():

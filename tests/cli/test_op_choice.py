@@ -27,7 +27,7 @@ def _models_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ops")
-    rows = [f"{m};{k};{p};{m * k * 1e-5 / p}".replace(".", ",") for m, k in SIZES for p in (1, 2, 4)]
+    rows = [f"{m};{k};{p};{m * k * 1e-5 / p}" for m, k in SIZES for p in (1, 2, 4)]
     (folder / "sgemm.csv").write_text("\n".join(["M;K;num_threads;time (ms)", *rows]))
     (folder / "layers.csv").write_text("name,threads,ms\nconv1,1,4\nconv1,2,2\nfc,1,9\nfc,2,5\n")
     result = invoke(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.cli.output import Output, table
-from threadcast.core.figures import duration, percent, significant
+from threadcast.core.figures import duration, significant
 
 
 @given(st.floats(-1e300, 1e300))
@@ -27,14 +27,6 @@ def test_a_rounded_number_is_within_half_a_unit_of_its_last_digit(value):
 )  # fmt: skip
 def test_numbers_keep_three_significant_digits(value, text):
     assert significant(value) == text
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.0, "0"), (0.1234, "12.3"), (1.0, "100"), (10.0, "1,000"), (104.0, ">1,000"), (-74.4, "<0"), (math.nan, "-")],
-)
-def test_shares_far_beyond_the_whole_are_not_written_out(share, text):
-    assert percent(share) == text
 
 
 @pytest.mark.parametrize(

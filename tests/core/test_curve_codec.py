@@ -61,12 +61,3 @@ def test_an_answer_that_is_not_one_is_refused_with_a_pointer(changed):
     with pytest.raises(FormatError) as caught:
         from_answer({**document, **changed}, cases=THREE[:2], rows=1)
     assert caught.value.pointer in {f"/{name}" for name in ("seconds", *changed)}
-
-
-@pytest.mark.parametrize(
-    "changed", [{"cases": 3}, {"ops": None}, {"source": ""}, {"source": "not base64"}, {"low": "AAAA"}]
-)
-def test_codes_that_are_none_are_refused(changed):
-    for document in ({}, {**to_codes(PARTLY_OFFERED), **changed}):
-        with pytest.raises(FormatError):
-            from_codes(document)

@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 
 from tests.clock import Clock
 from tests.processes import own_children
-from tests.service.service_data import CURVES, MACHINE, OPS, graph_document
+from tests.service.service_data import CURVES, OPS, graph_document
 from tests.waiting import HANGS_S, eventually
 from threadcast.models.roofline import Roofline
 from threadcast.scheduler.planner_process import PlannerProcess
@@ -188,38 +188,8 @@ def test_what_ends_in_time_is_not_disturbed_afterwards(often_switched: None) -> 
         sum(range(100))
 
 
-PROFILED = """
-import sys, time
-from threadcast.service.deadlines import Deadline, computed_in_time
-from threadcast.service.problems import Problem
-
-def busy():
-    end_s = time.perf_counter() + 0.0009
-    while time.perf_counter() < end_s:
-        pass
-
-for limit_s in [30, 30, *[0.001] * 200]:
-    try:
-        computed_in_time(Deadline(limit_s), busy)
-    except Problem:
-        pass
-
-def called():
-    print("called")
-
-sys.setprofile(lambda *_: None)
-called()
-"""
-
-
 @pytest.mark.parametrize("sent", ["", "x", "0", "-1", "nan"])
 def test_a_deadline_that_is_no_time_is_refused(client: FlaskClient, sent: str) -> None:
     answer = client.post("/v1/predictions", json={"ops": [OPS[0].key]}, headers={"X-Deadline-S": sent})
     problem = answer.get_json()
     assert (answer.status_code, problem["pointer"], problem["in"]) == (422, "/X-Deadline-S", "header")
-
-
-def test_a_client_cannot_have_more_time_than_the_service_gives(hurried: Service, slow: list[None]) -> None:
-    body = {"ops": [op.key for op in OPS], "machine": MACHINE.fingerprint}
-    answer = hurried.test_client().post("/v1/predictions", json=body, headers={"X-Deadline-S": "1e9"})
-    assert answer.status_code == 503

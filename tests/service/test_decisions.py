@@ -76,12 +76,6 @@ def test_launches_on_cores_that_are_not_given_away_are_held_back(client: FlaskCl
     assert [(launch["id"], launch["cores"]) for launch in answer["launches"]] == [("b", [1])]
 
 
-def test_with_predicted_curves_the_answer_names_the_model(client: FlaskClient) -> None:
-    answer = decide(client, graph="net", ready=["a"])
-    assert answer["curves_from"] == "roofline@1"
-    assert [launch["id"] for launch in answer["launches"]] == ["a"]
-
-
 @contextmanager
 def served(settings: ServiceSettings) -> Iterator[FlaskClient]:
     """A client of a service process of its own over these settings."""
@@ -127,30 +121,18 @@ def test_a_context_of_another_version_is_not_known_any_more(
 BASE = {"graph": graph_document(**CURVES), "cores": 4}
 AT = {"id": "a", "cores": [0], "remaining_s": 1.0}
 REFUSED: dict[str, tuple[Any, int, str]] = {
-    "nothing ready": (BASE, 422, "/ready"),
-    "no graph": ({"ready": []}, 422, ""),
     "graph and context": ({**BASE, "context": "abc", "ready": []}, 422, ""),
     "a context unheard of": ({"context": "abc", "ready": []}, 404, "/context"),
     "an op unheard of": ({**BASE, "ready": ["a", "z"]}, 422, "/ready/1"),
-    "an op twice": ({**BASE, "ready": ["a", "a"]}, 422, "/ready/1"),
     "an op ready and running": ({**BASE, "ready": ["a"], "running": [AT]}, 422, "/running/0/id"),
     "a running op unheard of": ({**BASE, "ready": [], "running": [{**AT, "id": "z"}]}, 422, "/running/0/id"),
     "a core that is not there": ({**BASE, "ready": [], "running": [{**AT, "cores": [9]}]}, 422, "/running/0"),
-    "a core used twice": ({**BASE, "ready": [], "running": [AT, {**AT, "id": "b"}]}, 422, "/running/1"),
-    "no core": ({**BASE, "ready": [], "running": [{**AT, "cores": []}]}, 422, "/running/0/cores"),
-    "negative time": ({**BASE, "ready": [], "running": [{**AT, "remaining_s": -1}]}, 422, "/running/0/remaining_s"),
     "fewer threads than cores": (
         {**BASE, "ready": [], "running": [{**AT, "cores": [0, 1], "threads": 1}]}, 422, "/running/0"),
     "an idle core that is busy": ({**BASE, "ready": ["b"], "running": [AT], "idle": [1, 0]}, 422, "/idle/1"),
     "a context and cores": ({"context": "abc", "ready": [], "cores": 2}, 422, "/cores"),
     "automatic choice": ({**BASE, "ready": [], "policy": "auto"}, 422, "/policy"),
-    "the search": ({**BASE, "ready": [], "policy": "search"}, 422, "/policy"),
 }  # fmt: skip
-
-
-def test_the_automatic_choice_is_said_to_be_for_plans(client: FlaskClient) -> None:
-    problem = client.post("/v1/decisions", json={**BASE, "ready": [], "policy": "auto"}).get_json()
-    assert problem["detail"].startswith("auto makes plans; decisions need one of fifo, ")
 
 
 @pytest.mark.parametrize(("question", "status", "pointer"), REFUSED.values(), ids=REFUSED.keys())

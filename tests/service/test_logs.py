@@ -39,19 +39,6 @@ def of_request() -> dict[str, str]:
     return {"request_id": "me-1", "key": "ci"}
 
 
-def test_a_line_of_json_has_them_as_members(written: Callable[[], str]) -> None:
-    logs.configure("json", of_request=of_request)
-    try:
-        raise RuntimeError("inside")
-    except RuntimeError:
-        logging.getLogger("a").exception("it is %d", 5)
-    found = json.loads(written())
-    assert (found["level"], found["logger"], found["message"]) == ("ERROR", "a", "it is 5")
-    assert (found["request_id"], found["key"]) == ("me-1", "ci")
-    assert "RuntimeError: inside" in found["exc_info"]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", found["time"])
-
-
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_no_line_shows_a_key_or_is_forged(written: Callable[[], str], tmp_path: Path, form: logs.Form) -> None:
     token = add_key(tmp_path / "keys.json", "ci", ["read"])

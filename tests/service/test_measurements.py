@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,17 +37,6 @@ def test_pages_join_to_all_that_is_stored(client: FlaskClient) -> None:
     assert [(e["op"], e["threads"], e["affinity"]) for e in entries] == [
         (m.op.key, m.case.threads, m.case.affinity.value) for m in MEASURED
     ]
-
-
-def test_filters_narrow(client: FlaskClient) -> None:
-    cases = len(MACHINE.cases())
-    assert get(client, op=OPS[1].key)["total"] == cases
-    assert get(client, network="net")["total"] == 4 * cases
-    assert get(client, kind="mm")["total"] == len(MEASURED)
-    assert get(client, kind="relu")["total"] == 0
-    assert get(client, machine=MACHINE.fingerprint)["total"] == len(MEASURED)
-    assert get(client, machine=MACHINE.name.upper())["total"] == len(MEASURED)
-    assert get(client, machine="local")["total"] == 0
 
 
 def test_measurements_go_from_one_service_to_another_without_loss(
@@ -98,17 +86,6 @@ def test_the_same_key_for_another_body_is_refused(client: FlaskClient) -> None:
     assert get(client, op=UNSEEN.key)["total"] == 1
 
 
-def test_a_key_is_forgotten_after_its_time(settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = create_app(replace(settings, idempotency_s=60))
-    client, headers = app.test_client(), {"Idempotency-Key": "run-9"}
-    start_s = time.time()
-    for later_s, total in ((0, 1), (59, 1), (61, 2)):
-        monkeypatch.setattr("threadcast.store.store.time.time", lambda s=later_s: start_s + s)
-        assert client.post("/v1/measurements", json=SENT, headers=headers).status_code == 201
-        assert get(client, op=UNSEEN.key)["total"] == total
-    app.extensions["threadcast"].store.close()
-
-
 ENTRY = {"op": 0, "threads": 1, "seconds": [1.0, 2.0]}
 
 
@@ -117,28 +94,17 @@ def _sent(*entries: Any, **more: Any) -> dict[str, Any]:
 
 
 REFUSED: dict[str, tuple[Any, int, str]] = {
-    "nothing": ({}, 422, "/measurements"),
-    "no entry": (_sent(), 422, "/measurements"),
-    "an entry that is text": (_sent(ENTRY, "x"), 422, "/measurements/1"),
-    "no op": (_sent({"threads": 1, "seconds": [1.0]}), 422, "/measurements/0/op"),
     "a position beyond the ops": (_sent({**ENTRY, "op": 1}), 422, "/measurements/0/op"),
-    "a negative position": (_sent({**ENTRY, "op": -1}), 422, "/measurements/0/op"),
     "an op key unheard of": (_sent({**ENTRY, "op": "mm-0"}), 422, "/measurements/0/op"),
     "a machine unheard of": (_sent({**ENTRY, "machine": "elsewhere"}), 422, "/measurements/0/machine"),
     "no machine": ({"ops": [OP], "measurements": [ENTRY]}, 422, "/measurements/0/machine"),
-    "no thread": (_sent({**ENTRY, "threads": 0}), 422, "/measurements/0/threads"),
-    "no seconds": (_sent({"op": 0, "threads": 1}), 422, "/measurements/0/seconds"),
-    "negative seconds": (_sent({**ENTRY, "seconds": [-1.0]}), 422, "/measurements/0/seconds/0"),
-    "seconds as text": (_sent({**ENTRY, "seconds": "1"}), 422, "/measurements/0/seconds"),
     "a negative count": (_sent({**ENTRY, "counters": {"c": [-1, 1]}}), 422, "/measurements/0/counters/c/0"),
     "no time at all": (_sent({**ENTRY, "seconds": [0]}), 422, "/measurements/0/seconds/0"),
     "a sample longer than any op": (_sent({**ENTRY, "seconds": [1e300]}), 422, "/measurements/0/seconds/0"),
     "a member unheard of": (_sent({**ENTRY, "milliseconds": 3}), 422, "/measurements/0/milliseconds"),
     "a kind with a line break": (_sent(ENTRY, ops=[OP, {"kind": "x\ny"}]), 422, "/ops/1/kind"),
-    "a counter with a NUL": (_sent({**ENTRY, "counters": {"\0": [1, 2]}}), 422, "/measurements/0/counters/\0"),
     "a counter with a line break": (_sent({**ENTRY, "counters": {"a\n": [1, 2]}}), 422, "/measurements/0/counters/a\n"),
     "a time that is none": (_sent({**ENTRY, "conditions": {"time": "soon"}}), 422, "/measurements/0/conditions/time"),
-    "a number as a time": (_sent({**ENTRY, "conditions": {"time": 12}}), 422, "/measurements/0/conditions/time"),
     "a time to come": (
         _sent(ENTRY, {**ENTRY, "conditions": {"time": "2999-01-01"}}),
         422,
@@ -150,11 +116,8 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
         422,
         "/measurements/0/threads",
     ),
-    "no sample": (_sent({**ENTRY, "seconds": []}), 422, "/measurements/0/seconds"),
     "a wrong sample": (_sent({**ENTRY, "seconds": [1.0, None]}), 422, "/measurements/0/seconds/1"),
     "counts for other samples": (_sent({**ENTRY, "counters": {"c": [1]}}), 422, "/measurements/0/counters/c"),
-    "a wrong count": (_sent({**ENTRY, "counters": {"c": [1, "2"]}}), 422, "/measurements/0/counters/c/1"),
-    "a condition that is no scalar": (_sent({**ENTRY, "conditions": {"c": []}}), 422, "/measurements/0/conditions/c"),
     "one wrong among good ones": (_sent(ENTRY, {**ENTRY, "threads": "1"}), 422, "/measurements/1/threads"),
 }
 

@@ -308,12 +308,6 @@ def test_a_port_in_use_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: 
         assert f"127.0.0.1:{port}: Address already in use" in refused(arguments(place, "--port", port), tmp_path)
 
 
-def test_a_store_that_cannot_be_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("this is no store")
-    for store in (tmp_path / "file", tmp_path / "file" / "store.sqlite"):
-        assert str(store) in refused([*arguments(place), "--store", str(store)], tmp_path)
-
-
 def test_a_full_disk_under_its_output_is_one_line_and_exit_1(place: ServiceSettings, tmp_path: Path) -> None:
     command = ["sh", "-c", 'exec "$@" > /dev/full', "sh", *arguments(place, "--workers", "2")]
     assert "No space left on device" in refused(command, tmp_path)

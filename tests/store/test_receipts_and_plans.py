@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,21 +46,6 @@ def test_a_receipt_is_forgotten_after_its_time(
         assert store.add_once([measure()], Receipt("k"), keep_s=DAY_S) == Receipt("k")
         monkeypatch.setattr("threadcast.store.store.time.time", lambda: 1e9 + DAY_S + 1)
         assert store.add_once([measure()], Receipt("k"), keep_s=DAY_S) is None
-
-
-def test_of_equal_keys_at_once_one_is_stored(store_url: Path | str, measure: Measure) -> None:
-    found: list[Receipt | None] = []
-    with Store.open(store_url) as store:
-        threads = [
-            threading.Thread(target=lambda: found.append(store.add_once([measure()], Receipt("k"), keep_s=None)))
-            for _ in range(6)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert found.count(None) == 1
-        assert store.counts().measurements == 1
 
 
 def test_the_last_measurement_moves_with_every_batch_of_any_connection(store_url: Path | str, measure: Measure) -> None:

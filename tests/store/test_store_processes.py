@@ -68,28 +68,6 @@ def test_a_killed_writer_loses_only_what_was_not_acknowledged(store_url: Path | 
         assert store.add(store.measurements()) == batches * 6
 
 
-def test_a_killed_start_leaves_no_half_made_store(store_path: Path) -> None:
-    code = """
-import os, signal, sys
-from pathlib import Path
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
-from threadcast.store import Store
-
-@event.listens_for(Engine, "before_cursor_execute")
-def kill(connection, cursor, statement, *rest):
-    if "CREATE TABLE measurements" in statement:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Store.open(Path(sys.argv[1]))
-"""
-    killed = subprocess.run([sys.executable, "-c", code, str(store_path)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert not store_path.exists()
-    with Store.open(store_path) as store:
-        assert store.counts().measurements == 0
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 512 KiB."""

@@ -168,22 +168,3 @@ def test_threads_of_a_store_get_each_their_own_and_repeated_ones_are_stored_once
         counts = store.counts()
         assert (counts.measurements, counts.samples) == (60, 180)
         assert len(store.measurements()) == 60
-
-
-def test_a_value_that_the_database_refuses_keeps_none_of_the_others_out(
-    store_url: Path | str, measure: Callable[..., Measurement]
-) -> None:
-    wrong = measure(3, kind="a\x00b")
-    with Store.open(store_url) as store, ThreadPoolExecutor(8) as threads:
-
-        def add(number: int) -> type[Exception] | None:
-            try:
-                store.add([wrong if number == 11 else measure(1 + number)])
-            except (InvalidInput, StoreError) as error:
-                return type(error)
-            return None
-
-        found = list(threads.map(add, range(24)))
-        assert found[:11] + found[12:] == [None] * 23
-        assert store.counts().measurements == (24 if found[11] is None else 23)  # SQLite takes a NUL
-        assert found[11] in (None, InvalidInput)

@@ -341,7 +341,7 @@ class _Finding:
             known = [name for word in said for name, words in _WORDS.items() if word in words]
             if not known:
                 continue
-            same = next((word for word, name in found.items() if name == known[0] and word.lower() != cell.lower()), "")
+            same = next((other for other, name in found.items() if name == known[0] and _differ(other, cell)), "")
             if same:
                 column = self.table.columns[at]
                 raise FormatError(
@@ -384,6 +384,12 @@ class _Finding:
             comma = "; write it without a comma, which may be of decimals or of thousands" if "," in str(cell) else ""
             return self.table.error(number, self.table.columns[at], f"must be a number, got {cell!r}{comma}")
         return value / UNITS[unit]
+
+
+def _differ(word: str, other: str) -> bool:
+    """Whether two words for affinities are given, and are not the same."""
+    said = {word.strip().lower(), other.strip().lower()} - {""}
+    return len(said) > 1
 
 
 def _bare_number(cell: Any) -> float | None:
