@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN, measure
-from threadcast.core import Case, Machine, Measurement, Sample
+from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN
+from threadcast.core import Case, Measurement, Sample
 from threadcast.core.settings import SETTINGS
 from threadcast.scheduler.policies import names
 from threadcast.service.app import create_app
@@ -20,18 +20,6 @@ from threadcast.store import Store
 def test_a_service_that_can_predict_is_ready_and_names_its_model(client: FlaskClient) -> None:
     assert client.get("/health/live").get_json() == {"status": "live"}
     assert client.get("/health/ready").get_json() == {"status": "ready", "model": "roofline@1", "planner": "ready"}
-
-
-def test_a_model_that_does_not_know_the_first_machine_is_asked_on_one_that_it_knows(
-    tmp_path: Path, models: Path
-) -> None:
-    elsewhere = Machine.uniform("elsewhere", 2)
-    with Store.open(tmp_path / "s.sqlite") as store:
-        store.add([measure(UNSEEN, Case(1), elsewhere), *MEASURED])
-    app = create_app(ServiceSettings(store=tmp_path / "s.sqlite", models=models))
-    client = app.test_client()
-    assert [client.get("/health/ready").status_code for _ in range(2)] == [200, 200]
-    app.extensions["threadcast"].store.close()
 
 
 def test_an_op_that_cannot_be_predicted_does_not_keep_it_from_being_ready(tmp_path: Path, models: Path) -> None:

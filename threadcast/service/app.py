@@ -38,7 +38,6 @@ from threadcast.service.dashboard.forms import accept_form
 from threadcast.service.decision_contexts import DecisionContexts
 from threadcast.service.key_paths import KeyConverter
 from threadcast.service.model_shelf import ModelShelf
-from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.stored_documents import StoredDocuments
 from threadcast.service.strict_json import JsonRequest, StrictJson, require_json
@@ -108,7 +107,7 @@ def create_app(settings: ServiceSettings) -> Service:
         ),
         measured,
         DecisionContexts(store, most_here=settings.max_contexts, most_kept=settings.max_kept_contexts),
-        ReadinessProbe(), stored,
+        stored,
         CurveResponseCache(store, stored.last_measurement, settings.max_kept_curves),
         AdaptedModels(store, stored.last_measurement),
     )  # fmt: skip

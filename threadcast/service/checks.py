@@ -76,6 +76,7 @@ def _prediction(settings: ServiceSettings) -> str:
     """Predict as `threadcast serve` does before it answers; without a store, with an empty one."""
     from threadcast.service.app import create_app
     from threadcast.service.context import EXTENSION, Context
+    from threadcast.service.readiness import predict_one
     from threadcast.store import Store
 
     with tempfile.TemporaryDirectory() as empty:
@@ -86,7 +87,7 @@ def _prediction(settings: ServiceSettings) -> str:
         app = create_app(replace(settings, keys=None))
         here: Context = app.extensions[EXTENSION]
         try:
-            return f"made by {here.readiness.predict(here.store, here.predictor)}"
+            return f"made by {predict_one(here.store, here.predictor)}"
         finally:
             here.store.close()
 

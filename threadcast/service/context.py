@@ -20,7 +20,6 @@ from threadcast.service.decision_contexts import DecisionContexts
 from threadcast.service.metrics import Metrics
 from threadcast.service.model_shelf import MOST_CASES, PRIOR, ModelShelf
 from threadcast.service.problems import Problem, Where
-from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.stored_documents import StoredDocuments
 from threadcast.store import Store
@@ -37,7 +36,6 @@ class Context:
     models: ModelShelf
     metrics: Metrics
     decision_contexts: DecisionContexts
-    readiness: ReadinessProbe
     stored: StoredDocuments
     curve_responses: CurveResponseCache
     adapted: AdaptedModels

@@ -14,6 +14,7 @@ from threadcast.service.answer_formats import Health, Info
 from threadcast.service.answers import answer
 from threadcast.service.context import context, reply
 from threadcast.service.problems import unexpected
+from threadcast.service.readiness import predict_one
 
 blueprint = APIBlueprint("operations", __name__)
 
@@ -35,7 +36,7 @@ def ready() -> Response:
     """
     here = context()
     try:
-        model = here.readiness.predict(here.store, here.predictor)
+        model = predict_one(here.store, here.predictor)
     except ThreadcastError as error:
         return unexpected(error, 503, "the readiness probe failed")
     return reply({

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 from threadcast.core import Machine, Op, TensorSpec
@@ -10,61 +10,25 @@ from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.store import Store
 
-PredictorOf = Callable[[Machine], LocalPredictor]
-
 UNMEASURED = (
     Op("mm", (TensorSpec((256, 256)), TensorSpec((256, 256))), outputs=(TensorSpec((256, 256)),)),
     Machine.uniform("readiness", 2),
 )
-"""The op and the machine that are predicted while the store is empty."""
+"""The op and the machine that are predicted where nothing is measured, or what is cannot be predicted."""
 
 
-MOST_TRIED = 20
-"""Newest measurements of each machine among which an op is looked for that the model can predict."""
+def predict_one(store: Store, predictor_of: Callable[[Machine], LocalPredictor]) -> str:
+    """Predict the op that was measured last, on its machine; return the "name@number" of the model.
 
-
-class ReadinessProbe:
-    """Predicts one op with the store and the default model: a measured op on its machine, where there is one.
-
-    The op that was predicted last is tried first, because finding another one reads the store.
+    Any error of the store or of loading the model is raised. That the model refuses an op does not keep a service from
+    being ready: others may be asked for.
     """
-
-    def __init__(self) -> None:
-        self._last: tuple[Op, Machine] | None = None
-
-    def predict(self, store: Store, predictor_of: PredictorOf) -> str:
-        """Predict one op, and return the "name@number" of the model.
-
-        It predicts the first op that the model can predict of those that were measured last on each machine, or else of
-        all. Any error is raised, except a ModelError while nothing is measured.
-        """
-        refused: ModelError | InvalidInput | None = None
-        for chosen in self._candidates(store):
-            predictor = predictor_of(chosen[1])
-            try:
-                predictor.curves([chosen[0]])
-            except (ModelError, InvalidInput) as error:
-                refused = error
-                continue
-            self._last = chosen
+    for measured in store.measurements(last=1):
+        with suppress(ModelError, InvalidInput):
+            predictor = predictor_of(measured.machine)
+            predictor.curves([measured.op])
             return predictor.version
-        if refused is not None:
-            raise refused
-        return self._predict_unmeasured(predictor_of)
-
-    def _predict_unmeasured(self, predictor_of: PredictorOf) -> str:
-        predictor = predictor_of(UNMEASURED[1])
-        with suppress(ModelError):
-            predictor.curves([UNMEASURED[0]])
-        return predictor.version
-
-    def _candidates(self, store: Store) -> Iterator[tuple[Op, Machine]]:
-        if self._last is not None:
-            yield self._last
-        machines = store.machines()
-        for machine in machines:
-            of_machine = store.measurements(machine=machine.fingerprint, last=MOST_TRIED)
-            for op in {m.op.key: m.op for m in of_machine}.values():
-                yield op, machine
-        for op in store.ops()[:1]:
-            yield from ((op, machine) for machine in machines)
+    predictor = predictor_of(UNMEASURED[1])
+    with suppress(ModelError):
+        predictor.curves([UNMEASURED[0]])
+    return predictor.version

@@ -179,13 +179,14 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         from threadpoolctl import threadpool_limits
 
         from threadcast.service.app import create_app
+        from threadcast.service.readiness import predict_one
 
         threadpool_limits(1, user_api="blas")  # loaded before the fork, when it did not know of OMP_NUM_THREADS
         try:
             app = create_app(self._settings)
             context: Context = app.extensions["threadcast"]
             context.store.add([])  # fails now where the store cannot be written to
-            version = context.readiness.predict(context.store, context.predictor)
+            version = predict_one(context.store, context.predictor)
             if self._first and self._settings.prior:
                 _log.warning(
                     "nothing is registered as %s in %s: %s forecasts until `threadcast train` makes a model",
