@@ -2,7 +2,7 @@
 
     python benchmarks/warmup.py [--only zoo|scripts|pairs|shapes] [--networks "MobileNet;ConvNeXt"]
                                 [--modes inference,training] [--processes first,second,learned] [--ways optimize]
-                                [--seconds 120] [--reuse] [--wait 60] [--write]
+                                [--every 3] [--seconds 120] [--reuse] [--wait 60] [--write]
 
 zoo: the 40 models of `make bench-zoo`. scripts: ten public scripts, fetched into build/scripts. pairs: two functions
 of a process by turns, each against what it reaches alone. shapes: calls whose shapes change. Each way runs in fresh
@@ -19,7 +19,6 @@ import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ from warmup_others import QUIET, OtherWork, wait_until_quiet
 from warmup_scripts import SCRIPTS, Script, Steps, fetch, run_of
 from warmup_shapes import SEQUENCES
 from warmup_states import again, cold
-from warmup_turns import Record, by_turns
+from warmup_turns import Phase, Record, by_turns
 
 from threadcast.runtime.engine.native.library import native_library
 
@@ -42,10 +41,8 @@ LIMIT_S = 240.0
 """Longest time of a way beyond its seconds of calls: of building its model, eager turns, and a call that compiles."""
 LATER_S = 30.0
 """Most seconds of a second process."""
-LEARN_S = {"learned": 8.0, "learned for long": 60.0}
-"""Seconds of `learn` at most before the calls of these processes."""
-LEARNED_S = 4.0
-"""Seconds of calls after `learn`."""
+LEARNED = (Phase("learned", 4.0, 8.0), Phase("learned for long", 4.0, 52.0))
+"""Seconds of calls after `learn`, for so many seconds at most, and then for so many more."""
 _EAGER: dict[str, Steps] = {}
 """The last run of each script in eager PyTorch."""
 Job = tuple[Sequence[str], str, str]
@@ -64,8 +61,7 @@ def jobs(part: str, titles: Sequence[str]) -> Iterator[Job]:
     yield titles, own, "first"
     yield titles, own, "second"
     if part == "zoo" and titles[0].endswith("inference"):
-        for process in LEARN_S:
-            yield titles, own, process
+        yield titles, own, LEARNED[0].process
     yield titles, "inductor", "first"
     yield titles, "inductor", "second"
     if part == "zoo" and titles[0].startswith(("torchvision", "timm")):
@@ -93,13 +89,12 @@ def measured(part: str, job: Job, run: str, seconds: float) -> list[Record]:
     titles, way, process = job
     name = slug(titles, way)
     environment = again(name, FOLDER) if process == "second" else cold(name, FOLDER)
-    learn_s = LEARN_S.get(process, 0.0)
-    seconds = LEARNED_S if learn_s else min(LATER_S, seconds) if process == "second" else seconds
+    seconds = min(LATER_S, seconds) if process == "second" else seconds
     if part == "scripts":
         script = next(script for script in SCRIPTS if script.title == titles[0])
         return [script_record(script, way, process, environment, run, seconds)]
-    measure = partial(by_turns, part, titles, way, process, environment, run=run, limit_s=LIMIT_S)
-    return measure(seconds=seconds * len(titles), learn_s=learn_s)
+    phases = LEARNED if process == LEARNED[0].process else (Phase(process, seconds * len(titles)),)
+    return by_turns(part, titles, way, phases, environment, run=run, limit_s=LIMIT_S)
 
 
 def script_record(
@@ -138,6 +133,7 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(MODES), help="of the zoo (%(default)s)")
     parser.add_argument("--processes", default="", help="only these, such as first,second [default: all]")
     parser.add_argument("--ways", default="", help="only these, such as optimize,backend [default: all]")
+    parser.add_argument("--every", type=int, default=1, help="only each such model of the zoo (%(default)s)")
     parser.add_argument("--seconds", type=float, default=120.0, help="of calls of each first process (%(default)s)")
     parser.add_argument("--write", action="store_true", help=f"{WARMUP.writes}, with the picture")
     parser.add_argument("--reuse", action="store_true", help="measure only what has no record of a quiet machine yet")
@@ -153,8 +149,11 @@ def main() -> None:
 
     def is_wanted(titles: Sequence[str]) -> bool:
         named = (title.lower() for title in titles)
-        return (titles[0] not in ZOO_TITLES or titles[0].endswith(modes)) and (
-            not wanted or all(any(one in title for one in wanted) for title in named)
+        skipped = titles[0] in ZOO_TITLES and (ZOO_TITLES.index(titles[0]) // len(MODES)) % chosen.every
+        return (
+            not skipped
+            and (titles[0] not in ZOO_TITLES or titles[0].endswith(modes))
+            and (not wanted or all(any(one in title for one in wanted) for title in named))
         )
 
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ class Record:
     way: str
     process: str
     """"first": nothing stored. "second": with what the first has left. "learned", "learned for long": after 8 s and
-    after up to 60 s of `learn`."""
+    after up to 60 s of `learn` in the same process."""
     run: str
     """The command, commit, day and machine."""
     ours_s: Sequence[float]
@@ -67,49 +67,35 @@ class Record:
         return cls(**document)
 
 
-def by_turns(
-    part: str, titles: Sequence[str], way: str, process: str, environment: Mapping[str, str], *,
-    run: str, seconds: float, limit_s: float, learn_s: float = 0.0,
-) -> list[Record]:  # fmt: skip
-    """Run cases, whose calls alternate, from the first call on until their calls have taken so many seconds.
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Some seconds of calls, after some of learning; `process` is what its records say (`Record.process`)."""
 
-    One record a case. Eager PyTorch runs the same beside; where calls differ, exactly the same ones. A way that fails,
-    or takes `limit_s` longer than that, has the calls until then.
+    process: str
+    seconds: float
+    learn_s: float = 0.0
+
+
+def by_turns(
+    part: str, titles: Sequence[str], way: str, phases: Sequence[Phase], environment: Mapping[str, str], *,
+    run: str, limit_s: float,
+) -> list[Record]:  # fmt: skip
+    """Run cases, whose calls alternate, through phases of one process, each until its calls have taken its seconds.
+
+    One record a case and phase. Eager PyTorch runs the same beside; where calls differ, exactly the same ones. A way
+    that fails, or takes `limit_s` longer than that, has the calls until then.
     """
-    blocks: list[list[list[float]]] = [[] for _ in titles]
-    eager: list[list[list[float]]] = [[] for _ in titles]
-    runs, failed, share, until_s = [""] * len(titles), "", 0.0, 0.0
-    same = titles[0] in SEQUENCES
-    end_s = time.monotonic() + seconds + limit_s
+    end_s = time.monotonic() + limit_s + sum(phase.seconds + phase.learn_s for phase in phases)
+    found: list[_Calls] = []
+    failed, share = "", 0.0
     try:
         with ExitStack() as ends:
             theirs, ours = (process_of(titles, who, environment, limit_s, ends) for who in ("eager", way))
             others = OtherWork((ours.session, theirs.session))
-
-            def calls(side: Told, seconds: float, **more: float) -> dict[str, Any]:
-                return side.ask({"seconds": seconds, **more}, end_s - time.monotonic())
-
             try:
-                calls(theirs, 0.0 if same else EAGER_S, calls=1)
-                if learn_s:
-                    calls(ours, 0.0, calls=1, learn_s=learn_s)
-                while sum(map(sum, chain(*blocks))) < seconds:
-                    before = [[]] if same else calls(theirs, EAGER_S, untimed=1)["seconds"]
-                    began_s = time.monotonic()
-                    try:
-                        answer = calls(ours, TURN_S)
-                    except TooLong:
-                        until_s = sum(map(sum, chain(*blocks))) + time.monotonic() - began_s
-                        raise
-                    runs = [", ".join(own) for own in answer["runs"]]
-                    if same:
-                        before = calls(theirs, ENDLESS_S, calls=len(answer["seconds"][0]))["seconds"]
-                    for found, taken in ((blocks, answer["seconds"]), (eager, before)):
-                        for kept, own in zip(found, taken, strict=True):
-                            kept.append(own)
-                if not same:
-                    for kept, own in zip(eager, calls(theirs, EAGER_S, untimed=1)["seconds"], strict=True):
-                        kept.append(own)
+                for phase in phases:
+                    found.append(_Calls(titles))
+                    found[-1].fill(phase, theirs, ours, end_s)
             except BaseException:
                 ours.kill()
                 raise
@@ -117,12 +103,63 @@ def by_turns(
     except (RuntimeError, OSError) as error:
         failed = str(error)
     records = []
-    for i, title in enumerate(titles):
-        named = title if len(titles) == 1 else f"{title} beside {titles[1 - i]}"
-        beside = list(chain(*eager[i])) if same else eager_of_calls(eager[i], [len(own) for own in blocks[i]])
-        taken = list(chain(*blocks[i]))
-        records.append(Record(part, named, way, process, run, taken, beside, runs[i], failed, until_s, share))
+    for phase, calls in zip(phases, found or [_Calls(titles)], strict=False):
+        last = phase is phases[max(0, len(found) - 1)]
+        for i, title in enumerate(titles):
+            named = title if len(titles) == 1 else f"{title} beside {titles[1 - i]}"
+            taken, beside = calls.seconds(i)
+            records.append(
+                Record(part, named, way, phase.process, run, taken, beside, calls.runs[i], failed if last else "",
+                       calls.until_s, share)
+            )  # fmt: skip
     return records
+
+
+class _Calls:
+    """What the calls of some cases took in one phase, and eager PyTorch's, in blocks by turns."""
+
+    def __init__(self, titles: Sequence[str]) -> None:
+        self._ours: list[list[list[float]]] = [[] for _ in titles]
+        self._eager: list[list[list[float]]] = [[] for _ in titles]
+        self._same = titles[0] in SEQUENCES
+        self.runs, self.until_s = [""] * len(titles), 0.0
+
+    def fill(self, phase: Phase, theirs: Told, ours: Told, end_s: float) -> None:
+        """Run the phase; TooLong where it is not over by `end_s` of the monotonic clock."""
+
+        def calls(side: Told, seconds: float, **more: float) -> dict[str, Any]:
+            return side.ask({"seconds": seconds, **more}, end_s - time.monotonic())
+
+        calls(theirs, 0.0 if self._same else EAGER_S, calls=1)
+        if phase.learn_s:
+            calls(ours, 0.0, calls=1, learn_s=phase.learn_s)
+        while self._taken_s < phase.seconds:
+            before = [[]] if self._same else calls(theirs, EAGER_S, untimed=1)["seconds"]
+            began_s = time.monotonic()
+            try:
+                answer = calls(ours, TURN_S)
+            except TooLong:
+                self.until_s = self._taken_s + time.monotonic() - began_s
+                raise
+            self.runs = [", ".join(own) for own in answer["runs"]]
+            if self._same:
+                before = calls(theirs, ENDLESS_S, calls=len(answer["seconds"][0]))["seconds"]
+            for found, taken in ((self._ours, answer["seconds"]), (self._eager, before)):
+                for kept, own in zip(found, taken, strict=True):
+                    kept.append(own)
+        if not self._same:
+            for kept, own in zip(self._eager, calls(theirs, EAGER_S, untimed=1)["seconds"], strict=True):
+                kept.append(own)
+
+    def seconds(self, case: int) -> tuple[list[float], list[float]]:
+        """Seconds of each call of a case, and of eager PyTorch for it."""
+        ours, eager = self._ours[case], self._eager[case]
+        beside = list(chain(*eager)) if self._same else eager_of_calls(eager, [len(own) for own in ours])
+        return list(chain(*ours)), beside
+
+    @property
+    def _taken_s(self) -> float:
+        return sum(map(sum, chain(*self._ours)))
 
 
 def process_of(
