@@ -34,8 +34,8 @@ def save(output: Output, settings: Settings, file: Path, plans_only: bool) -> No
     FILE loads on machines with the same fingerprint, versions of PyTorch, Python and threadcast. The SHA-256 that this
     prints tells whoever loads it that it is the same file.
     """
+    from threadcast.runtime.bundles.exchange import save as save_bundle
     from threadcast.runtime.bundles.places import Places
-    from threadcast.runtime.bundles.saving import save as save_bundle
 
     bundle = save_bundle(file, Places.of(settings), plans_only=plans_only)
     rows = _contents(bundle)
@@ -57,7 +57,7 @@ def load(output: Output, settings: Settings, file: Path, trust: bool, replace: b
     All of FILE is checked before anything is written: its fingerprint, sizes, hashes and every plan. Compiled code is
     left out without --trust, and then compiled again where it is needed.
     """
-    from threadcast.runtime.bundles.loading import load as load_bundle
+    from threadcast.runtime.bundles.exchange import load as load_bundle
     from threadcast.runtime.bundles.places import Places
 
     places = Places.of(settings)
@@ -65,14 +65,14 @@ def load(output: Output, settings: Settings, file: Path, trust: bool, replace: b
     document: dict[str, Any] = {
         "file": str(file), "sha256": loaded.bundle.sha256, "plan_files": loaded.count("plan"),
         "compiled_files": loaded.count("compiled"), "measurements": loaded.measurements,
-        "present": len(loaded.present), "left_out": [one.path for one in loaded.untrusted],
+        "present": len(loaded.present), "left_out": list(loaded.untrusted),
     }  # fmt: skip
     if loaded.untrusted:
         output.note(
             f"{len(loaded.untrusted)} compiled files are left out, as they would run as code on this machine; "
             "--trust takes them if you trust whoever made the bundle"
         )
-    if places.store is None and loaded.bundle.manifest.of("curves"):
+    if places.store is None and loaded.bundle.of("curves"):
         output.note("engine.feedback is off: the bundle's measurements are left out")
     output.result(
         document,
@@ -89,27 +89,32 @@ def show(output: Output, settings: Settings, file: Path) -> None:
     from threadcast.runtime.bundles.archive import read_bundle
 
     bundle = read_bundle(file)
-    manifest = bundle.manifest
     rows = _contents(bundle)
-    shown = [f"{name}: {value}" for name, value in asdict(manifest.fingerprint).items()]
-    shown += [f"created: {manifest.created}", f"SHA-256: {bundle.sha256}"]
-    files = [(one.path, one.part, one.size_bytes) for one in manifest.files]
-    document = {"sha256": bundle.sha256, "manifest": manifest.to_json(), **_document(rows)}
-    output.result(document, *shown, _table(rows), table(("path", "part", "bytes"), files))
+    shown = [f"{name}: {value}" for name, value in asdict(bundle.fingerprint).items()]
+    shown += [f"created: {bundle.created}", f"SHA-256: {bundle.sha256}"]
+    files = [(path, len(content)) for path, content in bundle.contents.items()]
+    document = {
+        "sha256": bundle.sha256, "fingerprint": asdict(bundle.fingerprint), "created": bundle.created,
+        "files": [{"path": path, "bytes": size} for path, size in files], **_document(rows),
+    }  # fmt: skip
+    output.result(document, *shown, _table(rows), table(("path", "bytes"), files))
 
 
 def _contents(bundle: Bundle) -> list[tuple[str, int, int]]:
     """What is in a bundle: name, number and bytes of the files that hold it."""
-    from threadcast.runtime.bundles.curves import ops_in
     from threadcast.runtime.bundles.manifest import CURVES
+    from threadcast.runtime.bundles.measured import ops_in
 
-    manifest = bundle.manifest
-    plans, compiled = manifest.of("plan"), manifest.of("compiled")
+    plans, compiled = bundle.of("plan"), bundle.of("compiled")
     return [
-        ("plans", sum(file.path.endswith(".json") for file in plans), sum(file.size_bytes for file in plans)),
-        ("operators", ops_in(bundle.contents.get(CURVES)), len(bundle.contents.get(CURVES, b""))),
-        ("compiled files", len(compiled), sum(file.size_bytes for file in compiled)),
+        ("plans", sum(path.endswith(".json") for path in plans), _bytes_of(bundle, plans)),
+        ("operators", ops_in(bundle.contents.get(CURVES)), _bytes_of(bundle, bundle.of("curves"))),
+        ("compiled files", len(compiled), _bytes_of(bundle, compiled)),
     ]
+
+
+def _bytes_of(bundle: Bundle, paths: list[str]) -> int:
+    return sum(len(bundle.contents[path]) for path in paths)
 
 
 def _document(rows: list[tuple[str, int, int]]) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from threadcast.core import Machine
 from threadcast.core.errors import BundleError, StoreError
 from threadcast.core.settings import Settings
 from threadcast.runtime.bundles.archive import read_bundle
-from threadcast.runtime.bundles.loading import load
+from threadcast.runtime.bundles.exchange import load, save
 from threadcast.runtime.bundles.places import Places
-from threadcast.runtime.bundles.saving import save
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.contender import VariantPlan
 
@@ -53,7 +52,7 @@ def test_loading_twice_adds_nothing(tmp_path: Path, bundle: Path, monkeypatch: p
     load(bundle, other, trust=True)
     before = files_below(tmp_path / "other")
     again = load(bundle, other, trust=True)
-    assert (again.written, len(again.present), again.measurements) == ((), 10, 0)
+    assert (again.written, len(again.present), again.measurements) == ([], 10, 0)
     assert files_below(tmp_path / "other") == before
     assert len(measurements(other)) == 2
 
@@ -86,7 +85,7 @@ def test_own_plans_stay_unless_they_are_to_be_replaced(
     other = move_to(tmp_path / "other", monkeypatch)
     theirs = load(bundle, other).bundle.contents["plans/backends"]
     (other.plans / "backends").write_text("mine")
-    assert load(bundle, other).written == ()
+    assert load(bundle, other).written == []
     assert (other.plans / "backends").read_text() == "mine"
     load(bundle, other, replace=True)
     assert (other.plans / "backends").read_bytes() == theirs

@@ -1,6 +1,6 @@
-"""Writes and reads the file of a bundle: a zip with `manifest.json` and each different content once, named by its hash.
+"""A bundle on disk: a zip with a manifest and, by their paths, the files.
 
-Reading trusts nothing: bounds are checked before anything is unpacked, and every content against its size and hash.
+Reading trusts nothing: bounds are checked before anything is listed or unpacked, and a path is a known one or refused.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ import time
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import BundleError, FormatError
-from threadcast.core.json_reading import parse
-from threadcast.runtime.bundles.manifest import BundledFile, Fingerprint, Manifest, Part
+from threadcast.core.json_reading import check_schema, member, parse
+from threadcast.runtime.bundles.manifest import LONGEST_PATH, SCHEMA, Fingerprint, Part, part_of
 
 MANIFEST = "manifest.json"
-_CONTENT = "content/"
 
 MOST_FILES = 20_000
 """Files of a bundle. A plan takes two, a fused operator one; a convention."""
 MOST_BYTES = 2**30
 """Bytes of a bundle, and of its files unpacked, as for models of the registry."""
-_MOST_MANIFEST_BYTES = 512 * MOST_FILES
+_MOST_MANIFEST_BYTES = 2**16
+_LISTED_BYTES = 46 + LONGEST_PATH
+"""What a file takes at most in the list at the end of a zip: its fields, and its name."""
+_END = struct.Struct("<4s4H2LH")
+"""The last record of a zip: signature, numbers of disks and files, bytes and place of the list, and of a comment."""
+_END_SIGNATURE, _WIDE_SIGNATURE, _WIDE_BYTES = b"PK\x05\x06", b"PK\x06\x07", 20
+"""Its signature, and that of a record of so many bytes which is before it in zips with other numbers (ZIP64)."""
 
 _DAMAGE = (BundleError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, ValueError)
 """What `zipfile` and this file raise about files that are no bundles."""
@@ -36,97 +41,96 @@ _DAMAGE = (BundleError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle's manifest, its contents by path, and the SHA-256 of the whole file."""
+    """What a bundle is for, when it was written (ISO 8601, UTC), its contents by path, and the whole file's SHA-256."""
 
-    manifest: Manifest
+    fingerprint: Fingerprint
+    created: str
     contents: Mapping[str, bytes]
     sha256: str
 
+    def of(self, part: Part) -> list[str]:
+        """Return the paths of the files of one part."""
+        return [path for path in self.contents if part_of(path) == part]
 
-def write_bundle(path: Path, fingerprint: Fingerprint, files: Mapping[str, tuple[Part, bytes]]) -> Bundle:
+
+def write_bundle(path: Path, fingerprint: Fingerprint, files: Mapping[str, bytes]) -> Bundle:
     """Write a bundle of `files` by path to `path`, whole or not at all, and return it.
 
     BundleError where there are more files or bytes than a bundle may have; OSError where it cannot be written.
     """
-    size_bytes = sum(len(content) for _, content in files.values())
+    size_bytes = sum(map(len, files.values()))
     if len(files) > MOST_FILES or size_bytes > MOST_BYTES:
         what = f"{len(files):,} files of {size_bytes:,} bytes"
         raise BundleError(f"{what} are more than a bundle may have ({MOST_FILES:,} and {MOST_BYTES:,})")
-    listed = tuple(
-        BundledFile(name, part, len(content), hashlib.sha256(content).hexdigest())
-        for name, (part, content) in sorted(files.items())
-    )
-    manifest = Manifest(fingerprint, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), listed)
-    contents = {name: content for name, (_, content) in files.items()}
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    document = {"schema": SCHEMA, "fingerprint": asdict(fingerprint), "created": created}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, allowZip64=False) as archive:
-        archive.writestr(MANIFEST, json.dumps(manifest.to_json(), indent=1))
-        for sha256, content in {file.sha256: contents[file.path] for file in listed}.items():
-            archive.writestr(_CONTENT + sha256, content)
+        archive.writestr(MANIFEST, json.dumps(document, indent=1))
+        for name, content in sorted(files.items()):
+            archive.writestr(name, content)
     with replacing(path) as draft:
         draft.write_bytes(packed.getbuffer())
-    return Bundle(manifest, contents, hashlib.sha256(packed.getbuffer()).hexdigest())
+    return Bundle(fingerprint, created, dict(sorted(files.items())), hashlib.sha256(packed.getbuffer()).hexdigest())
 
 
 def read_bundle(path: Path) -> Bundle:
     """Read the bundle in `path`, and check it as a whole.
 
-    BundleError, which says why, for a file that is not a bundle, is damaged, was changed, or unpacks to more than a
-    bundle may have; OSError where it cannot be read.
+    BundleError, which says why, for a file that is not a bundle, is damaged, or unpacks to more than a bundle may have;
+    OSError where it cannot be read.
     """
     with path.open("rb") as file:
         packed = file.read(MOST_BYTES + 1)
     try:
         if len(packed) > MOST_BYTES:
             raise BundleError(f"it is larger than {MOST_BYTES:,} bytes")
+        count = _listed(packed)
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-            entries = _checked_entries(archive)
-            document = parse(_unpacked(archive, entries[MANIFEST]), what=MANIFEST)
-            manifest = Manifest.from_json(document)
-            contents = _contents(archive, entries, manifest)
+            entries = _checked_entries(archive, count)
+            document = parse(_unpacked(archive, entries.pop(MANIFEST)), what=MANIFEST)
+            check_schema(document, SCHEMA)
+            fingerprint, created = Fingerprint.from_json(document), member(document, "created", str)
+            contents = {name: _unpacked(archive, entry) for name, entry in entries.items()}
     except FormatError as error:
         raise BundleError(f"{path} is not a bundle: {MANIFEST}{error.pointer}: {error}") from error
     except _DAMAGE as error:
         raise BundleError(f"{path} is not a bundle, or is damaged: {error}") from error
-    return Bundle(manifest, contents, hashlib.sha256(packed).hexdigest())
+    return Bundle(fingerprint, created, contents, hashlib.sha256(packed).hexdigest())
 
 
-def _checked_entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The archive's entries by name; BundleError where one is not a plain file, or all are too large."""
-    entries = {entry.filename: entry for entry in archive.infolist()}
-    if len(entries) > MOST_FILES + 1:
+def _listed(packed: bytes) -> int:
+    """Return how many files the last record of a zip says that it has.
+
+    BundleError where its list of files is longer than a bundle's: `zipfile` reads all of it, as many bytes as that
+    record says, whatever number of files.
+    """
+    signature, *_, count, listed_bytes, _, comment_bytes = _END.unpack(packed[-_END.size :])
+    wide = packed[-_END.size - _WIDE_BYTES :].startswith(_WIDE_SIGNATURE)
+    if signature != _END_SIGNATURE or comment_bytes or wide:
+        raise BundleError("it does not end as a bundle's zip does")
+    if listed_bytes > (MOST_FILES + 1) * _LISTED_BYTES:
         raise BundleError(f"it has more than {MOST_FILES:,} files")
-    if len(entries) < len(archive.infolist()):
-        raise BundleError("it has two files of the same name")
+    return int(count)
+
+
+def _checked_entries(archive: zipfile.ZipFile, count: int) -> dict[str, zipfile.ZipInfo]:
+    """The archive's entries by name; BundleError where one is not a plain file that is known, or all are too large."""
+    entries = {entry.filename: entry for entry in archive.infolist()}
+    if not len(entries) == len(archive.infolist()) == count <= MOST_FILES + 1:
+        raise BundleError(f"it has two files of the same name, more or fewer than it says, or more than {MOST_FILES:,}")
     if MANIFEST not in entries:
         raise BundleError(f"it has no {MANIFEST}")
     for name, entry in entries.items():
-        kind = entry.external_attr >> 16 & 0o170000
-        if entry.is_dir() or kind not in (0, 0o100000):
+        if name != MANIFEST and part_of(name) is None:
+            raise BundleError(f"no file of a bundle has the path {name!r}")
+        if entry.external_attr >> 16 & 0o170000 not in (0, 0o100000):
             raise BundleError(f"{name!r} is a folder, a link or a device")
         if entry.flag_bits & 1 or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise BundleError(f"{name!r} is encrypted, or packed otherwise than by DEFLATE")
     if entries[MANIFEST].file_size > _MOST_MANIFEST_BYTES or sum(e.file_size for e in entries.values()) > MOST_BYTES:
         raise BundleError(f"it unpacks to more than {MOST_BYTES:,} bytes")
     return entries
-
-
-def _contents(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo], manifest: Manifest) -> dict[str, bytes]:
-    """The contents of the manifest's files by path; BundleError for one that is missing, added or changed."""
-    listed = {_CONTENT + file.sha256 for file in manifest.files}
-    if odd := sorted(listed ^ (set(entries) - {MANIFEST})):
-        raise BundleError(f"{odd[0]!r} is in only one of the manifest and the archive")
-    if len(manifest.files) > MOST_FILES or sum(file.size_bytes for file in manifest.files) > MOST_BYTES:
-        raise BundleError(f"it has more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes")
-    unpacked = {name: _unpacked(archive, entries[name]) for name in listed}
-    for name, content in unpacked.items():
-        if _CONTENT + hashlib.sha256(content).hexdigest() != name:
-            raise BundleError(f"{name!r} has another SHA-256")
-    contents = {file.path: unpacked[_CONTENT + file.sha256] for file in manifest.files}
-    for file in manifest.files:
-        if len(contents[file.path]) != file.size_bytes:
-            raise BundleError(f"{file.path} has another size than the manifest says")
-    return contents
 
 
 def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:

@@ -1,4 +1,4 @@
-"""The manifest of a bundle: the machine and versions that it is for, and its files with their sizes and hashes."""
+"""What may be in a bundle: the paths of its files, and the machine and versions that they are for."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import re
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
 import threadcast
 from threadcast.core import Machine
-from threadcast.core.errors import FormatError
-from threadcast.core.json_reading import check_schema, member
+from threadcast.core.json_reading import member
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.plans.backend_history import NAME as BACKENDS
 
-SCHEMA = "threadcast.bundle/1"
+SCHEMA = "threadcast.bundle/2"
 
 Part = Literal["plan", "curves", "compiled"]
 """plan: of the plan store and the history of backends. curves: measurements of operators in steps. compiled: the native
 engine, fused operators and what backends have built, which are machine code."""
 
 CURVES = "curves/measurements.csv"
+LONGEST_PATH = 255
 
-_PATHS: Mapping[str, re.Pattern[str]] = {
+_PATHS: Mapping[Part, re.Pattern[str]] = {
     "plan": re.compile(rf"plans/([0-9a-f]{{32}}\.(json|layout|backend|tried|program)|{BACKENDS})"),
     "curves": re.compile(re.escape(CURVES)),
     "compiled": re.compile(
@@ -33,19 +33,24 @@ _PATHS: Mapping[str, re.Pattern[str]] = {
         rf"|{WAYS}/[0-9a-f]{{64}}/[A-Za-z_][A-Za-z0-9_]*(\.[a-z]+)+"
     ),
 }
-_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+def part_of(path: str) -> Part | None:
+    """Return the part of the file with this path; None for paths that are neither written to a bundle nor read."""
+    return next((part for part, known in _PATHS.items() if known.fullmatch(path) and len(path) <= LONGEST_PATH), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The machine and the versions that a bundle's files are for. Bundles load only where all of it is equal."""
+    """The machine and the versions that a bundle's files are for. Bundles load only where all of it is equal.
+
+    `machine` is `Machine.fingerprint`, `python` the tag of Python's binary interface (SOABI).
+    """
 
     machine: str
-    """`Machine.fingerprint`."""
     torch: str
     torch_git: str
     python: str
-    """The tag of Python's binary interface (SOABI)."""
     threadcast: str
 
     @classmethod
@@ -54,72 +59,13 @@ class Fingerprint:
         python, git = str(sysconfig.get_config_var("SOABI")), str(torch.version.git_version)
         return cls(machine.fingerprint, str(torch.__version__), git, python, threadcast.__version__)
 
+    @classmethod
+    def from_json(cls, document: Any) -> Fingerprint:
+        """Read the member `fingerprint` of a manifest; FormatError, with a pointer, for anything else."""
+        found = member(document, "fingerprint", dict)
+        return cls(**{one.name: member(found, one.name, str, pointer="/fingerprint") for one in fields(cls)})
+
     def differences(self, here: Fingerprint) -> list[str]:
         """Return in words, for each member that differs, what the bundle is for and what is `here`."""
-        names = {"machine": "machine", "torch": "PyTorch", "torch_git": "PyTorch's commit", "python": "Python",
-                 "threadcast": "threadcast"}  # fmt: skip
-        return [
-            f"{name} {getattr(self, key)}, and here is {getattr(here, key)}"
-            for key, name in names.items()
-            if getattr(self, key) != getattr(here, key)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class BundledFile:
-    """One file of a bundle. `path` begins with the folder of its part: plans, curves or compiled."""
-
-    path: str
-    part: Part
-    size_bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What is in a bundle, for which machine and versions, and when it was written (ISO 8601, UTC)."""
-
-    fingerprint: Fingerprint
-    created: str
-    files: tuple[BundledFile, ...]
-
-    def of(self, part: Part) -> list[BundledFile]:
-        """Return the files of one part."""
-        return [file for file in self.files if file.part == part]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the document of `manifest.json`."""
-        files = [{"path": f.path, "part": f.part, "bytes": f.size_bytes, "sha256": f.sha256} for f in self.files]
-        return {
-            "schema": SCHEMA, "fingerprint": asdict(self.fingerprint), "created": self.created, "files": files,
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, document: Any) -> Manifest:
-        """Read what `to_json` writes; FormatError, with a pointer, for anything else, such as an unknown path."""
-        check_schema(document, SCHEMA)
-        where = member(document, "fingerprint", dict)
-        names = [one.name for one in fields(Fingerprint)]
-        fingerprint = Fingerprint(**{name: member(where, name, str, pointer="/fingerprint") for name in names})
-        entries = member(document, "files", list)
-        files = tuple(_file(entry, f"/files/{i}") for i, entry in enumerate(entries))
-        if len({file.path for file in files}) < len(files):
-            raise FormatError("a path is there twice", pointer="/files")
-        return cls(fingerprint, member(document, "created", str), files)
-
-
-def is_path_of(part: Part, path: str) -> bool:
-    """Return whether a file of this part may have this path: nothing else is written to a bundle or read from one."""
-    return _PATHS[part].fullmatch(path) is not None
-
-
-def _file(entry: Any, pointer: str) -> BundledFile:
-    path, part = member(entry, "path", str, pointer=pointer), member(entry, "part", str, pointer=pointer)
-    size_bytes, sha256 = member(entry, "bytes", int, pointer=pointer), member(entry, "sha256", str, pointer=pointer)
-    if part not in get_args(Part):
-        raise FormatError(f"part is {part!r}, expected one of {', '.join(get_args(Part))}", pointer=f"{pointer}/part")
-    if not is_path_of(part, path):  # type: ignore[arg-type]
-        raise FormatError(f"no file of part {part} may have the path {path!r}", pointer=f"{pointer}/path")
-    if size_bytes < 0 or not _DIGEST.fullmatch(sha256):
-        raise FormatError("bytes must be at least 0 and sha256 64 hexadecimal digits", pointer=pointer)
-    return BundledFile(path, part, size_bytes, sha256)  # type: ignore[arg-type]
+        pairs = zip(asdict(self).items(), asdict(here).values(), strict=True)
+        return [f"{name} {own}, and here is {theirs}" for (name, own), theirs in pairs if own != theirs]

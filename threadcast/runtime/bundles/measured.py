@@ -12,8 +12,6 @@ from threadcast.core.errors import BundleError, InvalidInput
 from threadcast.runtime.plans.step_forecasts import is_there
 from threadcast.runtime.plans.step_rows import IN_STEP
 
-_FILE = "measurements.csv"
-
 
 def measured_in_steps(url: str | None, machine: Machine) -> list[Measurement]:
     """Return what the store at `url` has of operators in steps on `machine` or part of its cores and a file can hold.
@@ -26,15 +24,14 @@ def measured_in_steps(url: str | None, machine: Machine) -> list[Measurement]:
     if url is None or not is_there(url):
         return []
     with Store.open(url, create=False) as store:
-        machines = [found.fingerprint for found in store.machines() if is_part(found, machine)]
-        found = [row for fingerprint in machines for row in store.measurements(machine=fingerprint)]
+        machines = [one.fingerprint for one in store.machines() if _is_part(one, machine)]
+        rows = [row for fingerprint in machines for row in store.measurements(machine=fingerprint)]
     now_s = time.time()
-    in_steps = (measured for measured in found if measured.conditions.get("cache") == IN_STEP)
-    return [measured for measured in in_steps if is_writable(measured, now_s=now_s)]
+    return [row for row in rows if row.conditions.get("cache") == IN_STEP and is_writable(row, now_s=now_s)]
 
 
-def is_part(one: Machine, whole: Machine) -> bool:
-    """Return whether `one` is `whole`, or what is left of it with fewer cores."""
+def _is_part(one: Machine, whole: Machine) -> bool:
+    """Whether `one` is `whole`, or what is left of it with fewer cores."""
     ids = {core.id for core in one.cores}
     return ids <= {core.id for core in whole.cores} and whole.limited_to(ids) == one
 
@@ -44,7 +41,7 @@ def to_text(measurements: Sequence[Measurement]) -> bytes:
     from threadcast.store.long_form import write_long_form
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, _FILE)
+        path = Path(folder, "measurements.csv")
         write_long_form(measurements, path)
         return path.read_bytes()
 
@@ -55,18 +52,29 @@ def from_text(text: bytes, machine: Machine) -> list[Measurement]:
     BundleError where the text is not such a table, or one of them is not of a step on `machine`.
     """
     found = _read(text)
-    parts = {one: is_part(one, machine) for one in {measured.machine for measured in found}}
-    for measured in found:
-        if not parts[measured.machine] or measured.conditions.get("cache") != IN_STEP:
-            raise BundleError(
-                f"the bundle's measurement of {measured.op.key} is not of a step on {machine.fingerprint}"
-            )
+    parts = {one: _is_part(one, machine) for one in {row.machine for row in found}}
+    for row in found:
+        if not parts[row.machine] or row.conditions.get("cache") != IN_STEP:
+            raise BundleError(f"the bundle's measurement of {row.op.key} is not of a step on {machine.fingerprint}")
     return found
+
+
+def add_new(url: str, measurements: Sequence[Measurement], *, key: str) -> int:
+    """Add to the store what it does not have yet, and return the number of measurements added.
+
+    `key` makes sure that two processes do not add the same at the same time.
+    """
+    from threadcast.store import Store
+    from threadcast.store.known import unknown
+
+    with Store.open(url) as store:
+        new = unknown(store, measurements)
+        return store.add(new, idempotency_key=key) if new else 0
 
 
 def ops_in(text: bytes | None) -> int:
     """Return the number of different operators in such a text; 0 for None."""
-    return 0 if text is None else len({measured.op.key for measured in _read(text)})
+    return 0 if text is None else len({row.op.key for row in _read(text)})
 
 
 def _read(text: bytes) -> list[Measurement]:
@@ -74,24 +82,8 @@ def _read(text: bytes) -> list[Measurement]:
 
     try:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, _FILE)
+            path = Path(folder, "measurements.csv")
             path.write_bytes(text)
             return read_long_form(path)
     except InvalidInput as error:
         raise BundleError(f"the bundle's measurements cannot be read: {error}") from error
-
-
-def add_new(url: str, measurements: Sequence[Measurement], *, key: str, machine: Machine) -> int:
-    """Add to the store what it does not have yet, and return the number of measurements added.
-
-    `key` makes sure that two processes do not add the same at the same time.
-    """
-    from threadcast.store import Store
-    from threadcast.store.known import identity
-
-    there = {identity(measured) for measured in measured_in_steps(url, machine)}
-    new = [measured for measured in measurements if identity(measured) not in there]
-    if not new:
-        return 0
-    with Store.open(url) as store:
-        return store.add(new, idempotency_key=key)
