@@ -16,7 +16,6 @@ from tests.runtime.random_plans import make_random_plan
 from threadcast import networks
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.program import below_autograd
 from threadcast.core import Machine, Placement, Plan
 from threadcast.runtime.engine.engine import Engine
 from threadcast.scheduler.simulation.checker import check_schedule
@@ -62,13 +61,8 @@ def run_in_program_order(captured: Captured, plan: Plan) -> Any:
 
     Kernels add up in another order on another number of threads: two runs are only comparable with equal ones.
     """
-    program, slots, by_id = captured.program, captured.program.new_slots(captured.bind()), plan.by_id()
-    with below_autograd():
-        for op in range(len(program.nodes)):
-            torch.set_num_threads(by_id[captured.graph.ids[op]].threads)
-            slots[program.slot_of(op)] = program.nodes[op].call(slots)
-    torch.set_num_threads(1)
-    return program.collect(slots)
+    by_id = plan.by_id()
+    return captured.run(threads=[by_id[op].threads for op in captured.graph.ids])
 
 
 def step(captured: Captured, run: Callable[[], Any]) -> tuple[Any, list[Tensor]]:
@@ -173,10 +167,3 @@ def test_two_engines_run_at_once_from_two_threads(machine: Machine) -> None:
     engines = [Engine(one, plans(one, machine)[0], machine) for one in captured]
     for one, found in zip(captured, run_in_threads(engines, captured, runs=5), strict=True):
         assert equal(found, [one.run()] * 5)
-
-
-def test_one_engine_serves_two_threads_in_turn(machine: Machine) -> None:
-    captured = forward("lenet")
-    engine = Engine(captured, plans(captured, machine)[0], machine)
-    results = run_in_threads([engine, engine], [captured, captured], runs=5)
-    assert equal(results, [[captured.run()] * 5] * 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import torch
 from hypothesis import given, settings
@@ -14,7 +13,6 @@ from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import Program
-from threadcast.capture.graph.values import find_refs
 from threadcast.core import Placement, Plan
 from threadcast.runtime.engine.lifetimes import lifetimes
 from threadcast.runtime.engine.native.lowering import Values
@@ -31,29 +29,18 @@ def branches(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 CAPTURED: Captured = capture_forward(branches, torch.ones(8))
 
 
-def by_slot(program: Program) -> tuple[list[set[int]], list[set[int]], set[int]]:
-    """What each node makes and touches, and what the program returns, by slots."""
-    n = len(program.inputs)
-    touches = [{slot for slot in slots if slot >= n} for slots in program.touches]
-    return [{n + i} for i in range(len(program.nodes))], touches, {ref.slot for ref in find_refs(program.outputs)}
-
-
 def by_value(program: Program) -> tuple[list[set[int]], list[set[int]], set[int]]:
-    """The same by values, of which a slot may have several."""
+    """What each node makes and touches, and what the program returns, by values, of which a slot may have several."""
     values = Values.of(program)
     made = [set(values.of_slot(program.slot_of(i))) for i in range(len(program.nodes))]
     return made, list(map(set, values.touches(program))), values.returned(program)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([(0,), (0, 1), (0, 1, 2)]), st.sampled_from([by_slot, by_value]))
-def test_values_live_exactly_until_their_last_use(
-    seed: int,
-    cores: tuple[int, ...],
-    numbered: Callable[[Program], tuple[list[set[int]], list[set[int]], set[int]]],
-) -> None:
+@given(st.integers(0, 2**32), st.sampled_from([(0,), (0, 1), (0, 1, 2)]))
+def test_values_live_exactly_until_their_last_use(seed: int, cores: tuple[int, ...]) -> None:
     replay = arrange(make_random_plan(CAPTURED.graph, cores, seed=seed), CAPTURED.graph)
-    made, touches, kept = numbered(CAPTURED.program)
+    made, touches, kept = by_value(CAPTURED.program)
     lives = lifetimes(touches, kept, replay)
     users = dict(lives.users)
     full = set().union(*touches).difference(*made)  # inputs
@@ -77,11 +64,6 @@ def test_results_of_one_op_are_let_go_apart() -> None:
     wanted, unread = sorted(made[sort])
     assert wanted in kept
     assert unread in last[sort]
-
-
-def test_nothing_is_counted_when_one_team_does_all() -> None:
-    _, touches, kept = by_slot(CAPTURED.program)
-    assert lifetimes(touches, kept, in_turn()).users == {}
 
 
 def in_turn() -> Replay:

@@ -138,13 +138,6 @@ def test_a_replay_is_of_the_size_of_its_plan_and_not_of_ops_times_teams() -> Non
     assert max(peak, peak_after) < matrix / 8
 
 
-def test_a_chain_on_one_team_needs_no_waits() -> None:
-    plan = Plan(1, "p", tuple(Placement(f"op{i}", (0,), 1, float(i), i + 1.0) for i in range(5)))
-    replay = arrange(plan, chain(5))
-    assert sequences_of(replay) == [[0, 1, 2, 3, 4]]
-    assert replay.waits == ((),) * 5
-
-
 def test_waits_that_follow_from_earlier_ones_are_left_out() -> None:
     graph = OpGraph(("a", "b", "c", "d"), (Op("mul"),) * 4, (Edge(0, 2), Edge(1, 2), Edge(0, 3), Edge(2, 3)))
     plan = Plan(2, "p", (
@@ -153,17 +146,6 @@ def test_waits_that_follow_from_earlier_ones_are_left_out() -> None:
     ))  # fmt: skip
     assert arrange(plan, graph).waits == ((), (), (1,), ())
     assert arrange(plan, graph).tells == ((), (2,), (), ())
-
-
-def test_a_wide_op_waits_for_those_before_it_on_each_of_its_cores() -> None:
-    graph = OpGraph(("left", "right", "wide", "after"), (Op("mul"),) * 4)
-    plan = Plan(2, "p", (
-        Placement("left", (0,), 1, 0.0, 1.0), Placement("right", (1,), 1, 0.0, 2.0),
-        Placement("wide", (0, 1), 2, 2.0, 3.0), Placement("after", (1,), 1, 3.0, 4.0),
-    ))  # fmt: skip
-    replay = arrange(plan, graph)
-    assert set(replay.waits[2]) == {0, 1}
-    assert replay.waits[3] == (2,)
 
 
 def test_ops_beside_each_other_on_hardware_threads_do_not_wait() -> None:

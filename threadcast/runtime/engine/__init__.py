@@ -20,5 +20,5 @@ Results are those of `Captured.run` bit for bit: the same kernels at the same th
 other cores or another plan, within a step if need be. It knows nothing of times, tuning or files. Where the C++ part
 cannot be compiled, there are no plans: eager PyTorch and other libraries are all that is left to choose from.
 
-To change how a step runs, begin with `engine.py` (the promises), then `replay.py`, then `native/src/step.h`.
+To change how a step runs, begin with `engine.py` (the promises), then `replay.py`, then `native/src/engine.h`.
 """

@@ -26,8 +26,8 @@ from threadcast.threads.openmp import end_idle_workers
 
 T = TypeVar("T")
 
-Ran = tuple[float, float, int, int]
-"""Start and finish of an op in seconds of the steady clock, the number of the lane that led it, and its engine's."""
+Ran = tuple[float, float, int]
+"""Start and finish of an op in seconds of the steady clock, and the number of its engine."""
 
 _CLOSED = "the engine is closed; make a new one"
 MAX_ENGINES = 64
@@ -85,20 +85,15 @@ class Engine:
 
     def run_traced(self, inputs: Sequence[Any]) -> tuple[Any, Trace]:
         """Run one step; return its result and a trace of when each op ran, in seconds from the start of the step."""
-        outputs, trace, _ = self.run_timed(inputs)
-        return outputs, trace
-
-    def run_timed(self, inputs: Sequence[Any]) -> tuple[Any, Trace, float]:
-        """Run one step; return its result, its trace, and when its first op began, in seconds of `time.monotonic`."""
         ran: list[Ran] = []
         outputs = self._run(inputs, ran)
         begin_s = min((start for start, *_ in ran), default=0.0)
         ops = []
-        for op, (op_id, (start, finish, _, engine)) in enumerate(zip(self._graph.ids, ran, strict=True)):
+        for op, (op_id, (start, finish, engine)) in enumerate(zip(self._graph.ids, ran, strict=True)):
             team = self._teams[engine][op]
             times = start - begin_s, finish - begin_s
             ops.append(Placement(op_id, team.cores, team.threads, *times, team.hardware_thread))
-        return outputs, Trace(len(self._machine), self._policy, tuple(ops)), begin_s
+        return outputs, Trace(len(self._machine), self._policy, tuple(ops))
 
     @property
     def results(self) -> list[int | None] | None:

@@ -60,20 +60,22 @@ def left(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.rglob("*") if path.is_file() and path.name != "lock")
 
 
-def test_no_compiler_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "/nonexistent/c++")
-    with pytest.raises(ExecutionError, match="no C\\+\\+ compiler"):
-        native_library()
-    assert not cache.exists()
-
-
-def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("cxx", "folder", "said"),
+    [
+        ("/nonexistent/c++", "cache", r"no C\+\+ compiler"),
+        ("echo this machine is too old >&2; exit 1", "cache", r"cannot be made:\nthis machine is too old"),
+        ("exit 1", "/dev/null/cache", r"cannot be written.*engine\.cache"),
+    ],
+)
+def test_what_stands_in_the_way_is_told_and_leaves_nothing(
+    cxx: str, folder: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncached: None
 ) -> None:
-    monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", "echo this machine is too old >&2; exit 1")))
-    with pytest.raises(ExecutionError, match="cannot be made"):
+    monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path / folder))
+    monkeypatch.setenv("CXX", cxx if cxx.startswith("/") else str(compiler(tmp_path / "cxx", cxx)))
+    with pytest.raises(ExecutionError, match=said):
         native_library()
-    assert left(cache) == []
+    assert left(tmp_path / folder) == []
 
 
 LOADED = "from threadcast.runtime.engine.native.library import native_library; native_library()"
@@ -215,12 +217,6 @@ def ended(process: int) -> bool:
             return True
 
     return eventually(is_gone)
-
-
-def test_a_cache_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, uncached: None) -> None:
-    monkeypatch.setenv("THREADCAST_ENGINE_CACHE", "/dev/null/cache")
-    with pytest.raises(ExecutionError, match=r"cannot be written.*engine\.cache"):
-        native_library()
 
 
 def test_a_disk_that_is_full_while_it_is_compiled_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

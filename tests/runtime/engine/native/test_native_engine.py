@@ -129,12 +129,6 @@ def test_a_step_within_a_step_is_refused(captured: Captured, machine: Machine) -
     assert said[:1] == ["an operator of a step runs a step of its own"]
 
 
-@pytest.mark.parametrize("threads_per_core", [2, 5])
-def test_more_threads_than_cpus_share_them(captured: Captured, machine: Machine, threads_per_core: int) -> None:
-    with Engine(captured, wide(captured, machine, threads_per_core), machine) as engine:
-        assert close_to(engine.run(captured.bind()), captured.run())
-
-
 def test_the_caller_keeps_its_thread_count_and_its_cpus(captured: Captured, machine: Machine) -> None:
     before = torch.get_num_threads()
     cpus = os.sched_getaffinity(0)

@@ -99,13 +99,3 @@ def test_a_step_on_all_cores_is_not_starved_by_steps_on_single_ones() -> None:
             assert whole.run(captured.bind(torch.ones(64, 64)))[0, 0] == 65.0
         stop.set()
         assert ended(threads)
-
-
-def test_a_failed_step_gives_its_cores_back() -> None:
-    def fail(_: torch.Tensor) -> None:
-        raise ValueError("as asked")
-
-    with closing(engine_on(CPUS[:1])) as first, closing(engine_on(CPUS[:1])) as second:
-        with at_checkpoints(fail), pytest.raises(Exception, match="as asked"):
-            first.run(first.captured.bind(torch.ones(3)))
-        assert second.run(second.captured.bind(torch.ones(3))).tolist() == [3.0] * 3

@@ -1,6 +1,4 @@
 // The engine's interface for Python.
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/GradMode.h>
 #include <cxxabi.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
@@ -73,7 +71,6 @@ std::shared_ptr<Program> make_program(const py::list& calls, size_t values, std:
       made.arguments.push_back(argument_of(op.schema(), position++, py::reinterpret_borrow<py::object>(given)));
     program->calls.push_back(std::move(made));
   }
-  program->count_predecessors();
   return program;
 }
 
@@ -114,16 +111,6 @@ class Unlocked {
   PyThreadState* state_;
 };
 
-void loop(const Program& program, const py::list& inputs) {
-  Values values = values_of(inputs);
-  values.resize(program.values);
-  Unlocked unlocked;
-  at::AutoDispatchBelowAutograd below_autograd;
-  const c10::AutoGradMode grad(program.grad);
-  std::vector<c10::IValue> stack;
-  for (const Call& call : program.calls) call.run(values, stack);
-}
-
 std::vector<py::object> run(Relay& relay, const py::list& inputs, const std::vector<size_t>& wanted,
                             std::optional<size_t> timed, py::list& ran_out) {
   Values values = values_of(inputs);
@@ -133,7 +120,7 @@ std::vector<py::object> run(Relay& relay, const py::list& inputs, const std::vec
     Unlocked unlocked;
     results = relay.run(std::move(values), wanted, timed ? &ran : nullptr);
   }
-  for (const Ran& one : ran) ran_out.append(py::make_tuple(one.start_s, one.finish_s, one.lane, one.engine));
+  for (const Ran& one : ran) ran_out.append(py::make_tuple(one.start_s, one.finish_s, one.engine));
   std::vector<py::object> objects;
   for (c10::IValue& result : results) objects.push_back(torch::jit::toPyObject(std::move(result)));
   return objects;
@@ -231,8 +218,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("holds", &Unwritten::holds);
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
       .def(py::init(&make_program), py::kw_only(), py::arg("calls"), py::arg("values"), py::arg("successors"),
-           py::arg("touches"), py::arg("grad"))
-      .def("run", torch::wrap_pybind_function(loop));
+           py::arg("touches"), py::arg("grad"));
   py::class_<Lanes, std::shared_ptr<Lanes>>(module, "Lanes")
       .def(py::init([](double spin_s) { return std::make_shared<Lanes>(nanoseconds_of(spin_s)); }))
       .def("lender", [](const std::shared_ptr<Lanes>& lanes, const std::vector<std::vector<int>>& cores) {
@@ -255,15 +241,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
         return script;
       }), py::kw_only(), py::arg("lanes"), py::arg("teams"), py::arg("waits"), py::arg("tells"),
           py::arg("last"), py::arg("counted"), py::arg("users"));
-  py::class_<Stepper, std::shared_ptr<Stepper>>(module, "Stepper").def_readwrite("number", &Stepper::number);
-  py::class_<Engine, Stepper, std::shared_ptr<Engine>>(module, "Engine")
+  py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
       .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, std::shared_ptr<Script> script,
                        const std::vector<Seat>& seats, std::vector<std::vector<int>> cores, double spin_s) {
         return std::make_shared<Engine>(program, lanes, std::move(script), seats, std::move(cores),
                                         nanoseconds_of(spin_s));
-      }));
+      }))
+      .def_readwrite("number", &Engine::number);
   py::class_<Relay>(module, "Relay")
-      .def(py::init<std::shared_ptr<Stepper>>())
+      .def(py::init<std::shared_ptr<Engine>>())
       .def("change", &Relay::change, py::call_guard<Unlocked>())
       .def("run", torch::wrap_pybind_function(run))
       .def("forward", torch::wrap_pybind_function(forward_pass))

@@ -31,4 +31,13 @@ struct Call {
   void run(Values& values, std::vector<c10::IValue>& stack) const;
 };
 
+// All calls of a graph.
+struct Program {
+  std::vector<Call> calls;
+  size_t values = 0;                         // inputs first
+  std::vector<std::vector<int>> successors;  // of each call: those that may begin only once it is done
+  std::vector<std::vector<int>> touches;     // values that each call uses, without those that are never freed
+  bool grad = false;                         // whether gradients are enabled, which kernels of LSTMs look at
+};
+
 }  // namespace threadcast

@@ -89,7 +89,7 @@ bool run_on_lent(void (*body)(void*), void* data, int size) {
   own->choose(*lanes, sched_getcpu());
   const int members = size - 1;
   if (static_cast<int>(own->members.size()) < members) return false;
-  const TriedTurn turn(lanes->turns(), own->cpus);
+  const Turn turn(lanes->turns(), own->cpus, false);
   if (!turn) return false;
   own->mode = FloatMode();
   own->region.start(body, data, size);

@@ -13,25 +13,19 @@ namespace threadcast {
 // two that had half of each other's would wait for ever.
 class Turns {
  public:
-  void take(const std::vector<int>& cpus) {
+  // Returns whether the CPUs are taken: once they are free, or, where that is not waited for, if they are free now.
+  bool take(const std::vector<int>& cpus, bool waits) {
     std::unique_lock<std::mutex> lock(lock_);
     const auto mine = waiting_.insert(waiting_.end(), &cpus);
-    given_back_.wait(lock, [&] {
+    const auto may = [&] {
       return none_taken(cpus) &&
              std::none_of(waiting_.begin(), mine, [&](const std::vector<int>* before) { return meet(*before, cpus); });
-    });
+    };
+    if (waits) given_back_.wait(lock, may);
+    const bool taken = may();
     waiting_.erase(mine);
-    mark(cpus, true);
-  }
-
-  // As `take` where that need not wait, else returns false.
-  bool try_to_take(const std::vector<int>& cpus) {
-    std::lock_guard<std::mutex> lock(lock_);
-    if (!none_taken(cpus) ||
-        std::any_of(waiting_.begin(), waiting_.end(), [&](const auto* before) { return meet(*before, cpus); }))
-      return false;
-    mark(cpus, true);
-    return true;
+    if (taken) mark(cpus, true);
+    return taken;
   }
 
   void give_back(const std::vector<int>& cpus) {
@@ -66,24 +60,13 @@ class Turns {
   std::list<const std::vector<int>*> waiting_;  // the CPUs of steps that wait, in the order in which they asked
 };
 
-// A step's turn on its CPUs until the end of the block.
-class StepTurn {
+// A turn on CPUs until the end of the block: waited for, or only where they were free at its beginning.
+class Turn {
  public:
-  StepTurn(Turns& turns, const std::vector<int>& cpus) : turns_(turns), cpus_(cpus) { turns_.take(cpus_); }
-  ~StepTurn() { turns_.give_back(cpus_); }
-  StepTurn(const StepTurn&) = delete;
-
- private:
-  Turns& turns_;
-  const std::vector<int>& cpus_;
-};
-
-// A turn on CPUs until the end of the block, where they were free at its beginning.
-class TriedTurn {
- public:
-  TriedTurn(Turns& turns, const std::vector<int>& cpus) : turns_(turns), cpus_(cpus), taken_(turns.try_to_take(cpus)) {}
-  ~TriedTurn() { if (taken_) turns_.give_back(cpus_); }
-  TriedTurn(const TriedTurn&) = delete;
+  Turn(Turns& turns, const std::vector<int>& cpus, bool waits)
+      : turns_(turns), cpus_(cpus), taken_(turns.take(cpus_, waits)) {}
+  ~Turn() { if (taken_) turns_.give_back(cpus_); }
+  Turn(const Turn&) = delete;
 
   explicit operator bool() const { return taken_; }
 
