@@ -20,7 +20,6 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import may_raise
 from threadcast.core import Machine
 from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.engine.native.library import native_library
 from threadcast.runtime.operators import aggregation
 from threadcast.runtime.operators.aggregation import ADD, ORDER, with_edge_sums
 from threadcast.runtime.operators.fuse import fused
@@ -362,8 +361,3 @@ def test_operators_that_add_in_another_order_are_not_used(
     monkeypatch.setattr(aggregation, "_add_as_pytorch", lambda: False)
     captured = capture_forward(layer, numbers(ROWS, 6), edges_of(40))
     assert with_edge_sums(captured) is captured
-
-
-def test_operators_are_defined_once() -> None:
-    native_library().define_aggregation()
-    native_library().define_aggregation()

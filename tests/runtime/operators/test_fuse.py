@@ -18,7 +18,6 @@ import threadcast
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from tests.waiting import attempts
-from threadcast import networks
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import may_raise
@@ -31,7 +30,6 @@ from threadcast.runtime.operators.clusters import Clusters
 from threadcast.runtime.operators.fuse import KIND, fused, loops_of
 from threadcast.runtime.operators.kernels import Kernel, kernel_of
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuner import variant_graphs
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
@@ -192,19 +190,6 @@ def test_remainders_of_quotients_that_overflow_are_eagers(size: int, lie: Callab
     assert set(kinds(captured)) == {"remainder", KIND}
 
 
-def gates(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    i, f, g, o = (x + h).chunk(4, dim=1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
-
-
-def test_a_cell_of_an_lstm_becomes_one_op() -> None:
-    given = tensor(5, 48), tensor(5, 48, seed=1), tensor(5, 12, seed=2)
-    captured = fused_forward(gates, *given)
-    assert kinds(captured) == {"add": 1, KIND: 1}
-    same(captured.run(*given), gates(*given))
-
-
 @pytest.mark.parametrize(
     "lie",
     [
@@ -334,27 +319,6 @@ def test_where_nothing_can_be_fused_there_is_no_program(function: Callable[[Tens
     assert fused(capture_forward(function, tensor(4, 4))) is None
 
 
-@pytest.mark.parametrize("name", ["lstm", "phased_lstm", "pathnet", "resnet18", "transformer"])
-def test_steps_of_networks_train_as_unfused(name: str, machine: Machine) -> None:
-    losses, parameters = [], []
-    for fuse in (False, True):
-        torch.manual_seed(0)
-        work = networks.load(name, "tiny")
-        assert work.loss is not None
-        optimizer = torch.optim.SGD(work.model.parameters(), lr=0.01, momentum=0.9)
-        captured = capture_training(work.model, work.loss, optimizer, tuple(work.inputs), work.target)
-        chosen = fused(captured) if fuse else captured
-        assert chosen is not None
-        assert not fuse or len(chosen.graph) < len(captured.graph)
-        plan = make_random_plan(chosen.graph, tuple(core.id for core in machine.cores), seed=3)
-        torch.manual_seed(1)
-        with Engine(chosen, plan, machine) as engine:
-            losses.append([engine.run(chosen.bind())["loss"] for _ in range(3)])
-        parameters.append([parameter.detach().clone() for parameter in work.model.parameters()])
-    torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-3, atol=1e-4)
-
-
 STEPS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     lambda x, y: x * y, lambda x, y: x - y, lambda x, y: x.sigmoid() + y, lambda x, y: x.tanh(), lambda x, y: x @ y / 4,
     lambda x, y: torch.where(x < y, x, y * 0.5), lambda x, y: x.sum(0) * 0.2 + y, lambda x, y: x.t().contiguous(),
@@ -392,14 +356,6 @@ def test_random_programs_give_the_same_fused(
     plan = make_random_plan(found.graph, tuple(core.id for core in machine.cores), seed=len(steps))
     with Engine(found, plan, machine) as engine:
         torch.testing.assert_close(engine.run(found.bind(*given)), wanted, rtol=1e-3, atol=1e-4)
-
-
-def test_without_a_compiler_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path))
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    kernel = Kernel("", "fused_none", (1,), (), (), (), ())
-    with pytest.raises(ExecutionError, match="no C\\+\\+ compiler"):
-        library.compiled([kernel])
 
 
 def test_a_loop_that_does_not_compile_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -471,16 +427,3 @@ def test_loops_that_another_process_has_compiled_are_there_at_once(
     library.compiled(loops_of(captured))
     monkeypatch.setattr(library, "_compilations", Compilations())
     assert VariantGraphs(lambda _: captured, [MemoryFormat.AS_GIVEN]).compiled(variant)
-
-
-def test_whether_loops_are_compiled_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path))
-    captured = capture_forward(lambda x: (x * 2).exp() - 3, tensor(4, 4))
-    graphs = VariantGraphs(lambda _: captured, [MemoryFormat.AS_GIVEN])
-    looked: list[object] = []
-    monkeypatch.setattr(variant_graphs, "are_compiled", lambda loops: bool(looked.append(loops)))
-    monkeypatch.setattr(variant_graphs, "has_engine", lambda: True)
-    fused_variant = Variant(MemoryFormat.AS_GIVEN, fused=True)
-    assert [graphs.is_compiled(fused_variant) for _ in range(3)] == [False] * 3
-    assert len(looked) == 1
-    assert graphs.is_compiled(Variant(MemoryFormat.AS_GIVEN))

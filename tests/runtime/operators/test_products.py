@@ -22,8 +22,7 @@ from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.native.library import native_library
 from threadcast.runtime.operators import products
 from threadcast.runtime.operators.fuse import fused
-from threadcast.runtime.operators.products import with_products
-from threadcast.runtime.operators.race import times_as_fast
+from threadcast.runtime.operators.products import times_as_fast, with_products
 
 EPS = torch.finfo(torch.float32).eps
 LIES: dict[str, Callable[[Tensor], Tensor]] = {

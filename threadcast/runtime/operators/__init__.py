@@ -11,13 +11,13 @@ can be done faster without changing what is computed:
 - products of matrices by oneDNN, where the library that PyTorch uses does not know the processor (`products`).
 
 Each is proven before it runs. A loop is compared by value with the operators in its place, once a process
-(`loop_check`); sums and products are compared with PyTorch's when they are first wanted, products timed beside them
-(`race`): they stay only where they are clearly faster on this processor. Loops round where PyTorch's operators round,
-so that most have the same bits; the first step by each plan is compared in any case (`check`).
+(`loop_check`); sums and products are compared with PyTorch's when they are first wanted, products timed beside them:
+they stay only where they are clearly faster on this processor. Loops round where PyTorch's operators round, so that
+most have the same bits; the first step by each plan is compared in any case (`check`).
 
 Operators are defined with the dispatcher (`threadcast::...`), so that engines, forecasts and traces treat them as all
 others. `replacing` changes a program node by node; `out_of_place` takes writes in place out of the way of fusing.
 
-To add an operator: say what it replaces and prove it as the others do; then time it by `race`; then let
-`fuse` put it in.
+To add an operator: say what it replaces and prove it as the others do; then time it as products; then let `fuse` put
+it in.
 """
