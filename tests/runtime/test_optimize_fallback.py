@@ -116,7 +116,7 @@ def test_calls_run_as_pytorch_while_another_thread_captures_and_only_learning_wa
             assert call(x).tolist() == [2] * 20
             assert turn.waits_s == [0.0]
             assert call.learning
-            with call._hurry():
+            with call._optimized.hurry():
                 assert call(x).tolist() == [2] * 20
             assert turn.waits_s == [0.0, one_capture.WAIT_S]
         assert call(x).tolist() == [2] * 20
@@ -127,8 +127,8 @@ def test_models_that_learn_at_the_same_time_leave_the_share_of_parts_as_it_was(m
     monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "0.05")
     with closing(threadcast.optimize(lambda x: x * 2)) as one, closing(threadcast.optimize(lambda x: x + 1)) as other:
         with ExitStack() as first, ExitStack() as second:
-            first.enter_context(one._hurry())
-            second.enter_context(other._hurry())
+            first.enter_context(one._optimized.hurry())
+            second.enter_context(other._optimized.hurry())
             first.close()
         assert not budget(0.05).unlimited
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -17,28 +16,26 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.model import Observation
 
-Begin = Callable[[CallsLeftAlone, tuple[Any, ...]], None]
-
 
 def call(*sizes: int, **named: object) -> tuple[Any, ...]:
     return (torch.zeros(*sizes),), named
 
 
 @pytest.mark.parametrize(
-    ("begin", "calls", "alike", "other"),
+    ("why", "calls", "alike", "other"),
     [
-        (CallsLeftAlone.after_short, SHORT_CALLS, [call(2, 3)], [call(3, 2), call(2), call(2, 3, more=1)]),
-        (CallsLeftAlone.after_fastest, CALLS, [call(2, 3)], [call(3, 2), call(2), call(2, 3, more=1)]),
-        (CallsLeftAlone.after_varying, CALLS, [call(2, 3), call(9, 9)], [call(2), call(2, 3, more=1)]),
+        ({"short": True}, SHORT_CALLS, [call(2, 3)], [call(3, 2), call(2), call(2, 3, more=1)]),
+        ({}, CALLS, [call(2, 3)], [call(3, 2), call(2), call(2, 3, more=1)]),
+        ({"varies": True}, CALLS, [call(2, 3), call(9, 9)], [call(2), call(2, 3, more=1)]),
     ],
 )
 def test_the_next_calls_that_look_alike_are_left_alone(
-    begin: Begin, calls: int, alike: list[tuple[Any, ...]], other: list[tuple[Any, ...]]
+    why: dict[str, bool], calls: int, alike: list[tuple[Any, ...]], other: list[tuple[Any, ...]]
 ) -> None:
     left_alone = CallsLeftAlone()
     assert not left_alone.has(call(2, 3))
-    begin(left_alone, call(2, 3))
-    assert left_alone.short == (begin is CallsLeftAlone.after_short)
+    left_alone.after(call(2, 3), **why)
+    assert left_alone.short == ("short" in why)
     for _ in range(calls):
         assert all(map(left_alone.has, alike))
         assert not any(map(left_alone.has, other))
@@ -89,7 +86,7 @@ def test_a_change_before_a_call_that_is_left_alone_is_seen() -> None:
             call(large)
         assert call.reports[0].runs == "plan"
         optimized = call._optimized
-        optimized._left_alone.after_fastest(((small,), {}))
+        optimized._left_alone.after(((small,), {}))
         optimized._format.set(MemoryFormat.CHANNELS_LAST)  # as a plan in channels last leaves it
         model[2].weight = nn.Parameter(3 * model[2].weight.detach())
         torch.testing.assert_close(call(small), model(small))

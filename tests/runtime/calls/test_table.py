@@ -96,3 +96,34 @@ def test_calls_with_parts_of_one_array_are_of_another_kind_where_these_overlap()
     apart = kind_with(array[:3], array[3:])
     assert kind_with(np.arange(3.0), np.arange(3.0)) == apart
     assert kind_with(array[:3], array[2:5]) == kind_with(array[2:5], array[1:4]) != apart
+
+
+FOLLOWS, STAYS, LEFT = SimpleNamespace(follows=True), SimpleNamespace(follows=False), Fallback("too short", short=True)
+MEANWHILE = "PyTorch, until all are measured anew"
+
+
+@pytest.mark.parametrize(
+    ("found", "others", "more", "unchanged", "runs"),
+    [
+        *((LEFT, (), more, unchanged, LEFT) for more in (False, True) for unchanged in (False, True)),
+        *((FOLLOWS, (), False, unchanged, FOLLOWS) for unchanged in (False, True)),
+        (FOLLOWS, (), True, False, FOLLOWS),
+        (FOLLOWS, (), True, True, None),
+        *((found, (), False, False, MEANWHILE) for found in (None, STAYS)),
+        *((found, (), False, True, None) for found in (None, STAYS)),
+        *((found, (FOLLOWS,), False, True, MEANWHILE) for found in (None, STAYS)),
+        *((found, (FOLLOWS,), True, True, None) for found in (None, STAYS)),
+    ],
+)
+def test_on_other_cores_what_follows_them_runs_calls_or_pytorch_does(
+    found: Any, others: tuple[Any, ...], more: bool, unchanged: bool, runs: Any
+) -> None:
+    """On more cores or fewer, which have been the same for long or not; None: all is to be measured anew."""
+    cores: Any = SimpleNamespace(has_more=more, unchanged=unchanged)
+    table: Any = SimpleNamespace(tunings=[*others, *([found] if hasattr(found, "follows") else [])])
+    now = CallTable.on_other_cores(table, found, cores)
+    if runs is MEANWHILE:
+        assert isinstance(now, Fallback)
+        assert "other cores" in now.reason
+    else:
+        assert now is runs

@@ -16,8 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_reduce
-from torch.nn.functional import dropout, mse_loss
-from torch.utils.checkpoint import checkpoint
+from torch.nn.functional import mse_loss
 
 import threadcast
 from tests.runtime.compiled.running import run_until_settled, runners
@@ -193,21 +192,3 @@ def test_two_processes_that_learn_at_their_own_pace_wait_for_each_other_rightly(
         found = torch.load(tmp_path / str(rank))
         for way in ("step", "compiled"):
             torch.testing.assert_close(found[way], found["eager"], rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.filterwarnings("ignore:threadcast runs")
-def test_what_is_computed_again_beside_an_exchange_drops_the_same_numbers() -> None:
-    """Dynamo's own program of it would draw others the second time."""
-
-    def called(x: Tensor) -> Tensor:
-        total = all_reduce(x.detach().sum(), "sum", "0")
-        result: Tensor = checkpoint(lambda x: dropout(x * 2, 0.5).exp(), x, use_reentrant=False) * total
-        return result
-
-    gradients = []
-    for call in (torch.compile(called, backend="threadcast", fullgraph=True), called):
-        x = torch.ones(50, dtype=torch.float64, requires_grad=True)
-        torch.manual_seed(3)
-        call(x).sum().backward()
-        gradients.append(x.grad)
-    assert torch.equal(*gradients)

@@ -1,9 +1,12 @@
-"""The graphs that programs consist of: broken, of many shapes, that write, return views or draw numbers."""
+"""Programs of all kinds give eager's results: broken, of many shapes, that write, return views, draw numbers."""
 
 from __future__ import annotations
 
 import threading
+import tomllib
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from tests.runtime.compiled.running import perceptron, rows, run_until_settled, runners, trains_as_eager
+from threadcast.runtime.doors.compile_backend import backend
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread", "plans_win"),
@@ -23,9 +27,9 @@ def close(found: Any, wanted: Any) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
-def compare(function: Callable[..., Any], inputs: Callable[[int], tuple[Any, ...]]) -> None:
+def compare(function: Callable[..., Any], inputs: Callable[[int], tuple[Any, ...]], **options: Any) -> None:
     """Call `function` compiled and as it is until its graphs have settled; results and inputs must be equal."""
-    compiled = torch.compile(function, backend="threadcast")
+    compiled = torch.compile(function, backend="threadcast", **options)
 
     def call(number: int) -> None:
         mine, eager = inputs(number), inputs(number)
@@ -265,3 +269,91 @@ def test_threads_of_pytorch_are_as_before_between_the_passes_and_after_a_step() 
     run_until_settled(step)
     assert planned()
     assert seen == {2}
+
+
+WEIGHT = rows(100, 8)
+
+
+def test_nothing_and_constants_are_returned_beside_tensors() -> None:
+    compare(lambda x: {"x": (x @ WEIGHT).tanh(), "n": None, "k": (3, 0.5, x.shape[0])}, lambda i: (rows(i),))
+
+
+def test_complex_numbers() -> None:
+    weight = torch.view_as_complex(torch.stack([WEIGHT, WEIGHT.flip(0)], dim=-1))
+
+    def function(x: Tensor) -> Any:
+        y = torch.fft.fft(x @ WEIGHT) @ weight
+        return torch.view_as_real(y.conj() * y), y.abs(), y.T
+
+    compare(function, lambda i: (rows(i),))
+    assert runners() == {"inference": ["plan"]}
+
+
+def test_gradients_of_complex_numbers() -> None:
+    def loss(model: Any, step: int) -> Tensor:
+        found: Tensor = model(rows(step)).abs().square().mean()
+        return found
+
+    class Spectrum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.filter = nn.Parameter(torch.randn(8, dtype=torch.complex128))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.ifft(torch.fft.fft(x) * self.filter)
+
+    assert trains_as_eager(Spectrum, loss, steps=60) == {"forward": ["plan"], "backward": ["plan"]}
+
+
+def test_sparse_arguments_run_as_pytorch() -> None:
+    sparse = torch.eye(8, dtype=torch.float64).to_sparse()
+    compiled = torch.compile(lambda x: torch.sparse.mm(sparse, x @ WEIGHT), backend="threadcast")
+    with torch.no_grad():
+        for seed in range(10):
+            close(compiled(rows(seed, 8)), rows(seed, 8) @ WEIGHT)
+
+
+def test_a_whole_program_is_one_graph_where_that_is_asked() -> None:
+    compare(lambda x: (x @ WEIGHT).tanh().sum(dim=0), lambda i: (rows(i),), fullgraph=True)
+    breaking = torch.compile(lambda x: x * 2 if x.sum() > 0 else x, backend="threadcast", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        breaking(rows(0))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_gradients_may_be_switched_off_around_and_inside(mode: Any) -> None:
+    model = perceptron()
+
+    def function(x: Tensor) -> Any:
+        y = model(x)
+        with torch.no_grad():
+            z = model(y @ WEIGHT[:4])
+        return y, z
+
+    compiled = torch.compile(function, backend="threadcast")
+    with mode():
+
+        def call(seed: int) -> None:
+            found, wanted = compiled(rows(seed)), function(rows(seed))
+            assert [one.requires_grad for one in found] == [one.requires_grad for one in wanted]
+            for one, other in zip(found, wanted, strict=True):
+                close(one.detach(), other.detach())
+
+        run_until_settled(call)
+
+
+def test_the_package_declares_its_backend_where_pytorch_looks_for_it():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    module, name = project["entry-points"]["torch_dynamo_backends"]["threadcast"].split(":")
+    assert getattr(import_module(module), name) is backend
+
+
+def test_results_of_one_call_stay_when_the_next_one_runs():
+    compiled = torch.compile(lambda x: (x * 2, (x + 1).view(2, 8)), backend="threadcast")
+    kept = []
+    run_until_settled(lambda i: kept.append(compiled(torch.full((16,), float(i)))))
+    for i, (double, more) in enumerate(kept):
+        assert torch.equal(double, torch.full((16,), 2.0 * i))
+        assert torch.equal(more, torch.full((2, 8), i + 1.0))
+    assert runners() == {"inference": ["plan"]}

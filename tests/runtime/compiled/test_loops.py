@@ -13,8 +13,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.compiled.running import perceptron, rows, run_until_settled, runners, trains_as_eager
-from tests.runtime.small_training import batch, net, same_state
+from tests.runtime.small_training import batch, net, same_state, train_eagerly
 from threadcast.runtime.doors.compile_backend import compiled_calls
+from threadcast.runtime.updates.fused_updates import fused_updates
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread", "plans_win"),
@@ -30,64 +31,43 @@ def module_of(called: Any) -> nn.Module:
     return found
 
 
-def test_gradients_accumulate_and_are_clipped() -> None:
-    def step(model: Any, number: int) -> None:
-        for part in range(3):
-            model(rows(3 * number + part)).square().mean().backward()
-        nn.utils.clip_grad_norm_(module_of(model).parameters(), 0.1)
-
-    assert trains_as_eager(perceptron, step) == PLANNED
+def accumulated_and_clipped(model: Any, number: int) -> None:
+    for part in range(3):
+        model(rows(3 * number + part)).square().mean().backward()
+    nn.utils.clip_grad_norm_(module_of(model).parameters(), 0.1)
 
 
-def test_a_graph_can_be_run_backward_twice() -> None:
-    def step(model: Any, number: int) -> Tensor:
-        loss: Tensor = model(rows(number)).square().mean()
+def backward_twice(model: Any, number: int) -> Tensor:
+    """In each second step the graph is kept after backward passes that have kept none."""
+    loss: Tensor = model(rows(number)).square().mean()
+    if number % 2:
         loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        return loss
-
-    assert trains_as_eager(perceptron, step) == PLANNED
+    return loss
 
 
-def test_a_graph_may_be_kept_after_backward_passes_that_kept_none() -> None:
-    def step(model: Any, number: int) -> Tensor:
-        loss: Tensor = model(rows(number)).square().mean()
-        if number % 2:
-            loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        return loss
-
-    assert trains_as_eager(perceptron, step) == PLANNED
+def two_calls_before_a_backward_pass(model: Any, number: int) -> Any:
+    return (model(rows(number)) - model(rows(number + 1))).square().mean()
 
 
-def test_losses_are_scaled() -> None:
+@pytest.mark.parametrize("loss", [accumulated_and_clipped, backward_twice, two_calls_before_a_backward_pass])
+def test_backward_passes_may_be_several_or_late(loss: Callable[[Any, int], Any]) -> None:
+    assert trains_as_eager(perceptron, loss) == PLANNED
+
+
+def test_losses_are_scaled_and_learning_rates_follow_a_schedule() -> None:
     mine, eager = perceptron(), perceptron()
     compiled = torch.compile(mine, backend="threadcast")
-    optimizers = [torch.optim.Adam(model.parameters(), lr=1e-2) for model in (mine, eager)]
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in (mine, eager)]
+    schedules = [torch.optim.lr_scheduler.OneCycleLR(one, 1e-2, total_steps=5_000) for one in optimizers]
     scalers = [torch.amp.GradScaler("cpu", growth_interval=5) for _ in range(2)]
 
     def train(seed: int) -> None:
-        for called, optimizer, scaler in zip((compiled, eager), optimizers, scalers, strict=True):
+        for called, optimizer, schedule, scaler in zip((compiled, eager), optimizers, schedules, scalers, strict=True):
             optimizer.zero_grad()
             scaler.scale(called(rows(seed)).square().mean()).backward()
             scaler.unscale_(optimizer)
             scaler.step(optimizer)
             scaler.update()
-
-    run_until_settled(train)
-    assert runners() == PLANNED
-    same_state(mine, eager)
-
-
-def test_learning_rates_follow_a_schedule() -> None:
-    mine, eager = perceptron(), perceptron()
-    compiled = torch.compile(mine, backend="threadcast")
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in (mine, eager)]
-    schedules = [torch.optim.lr_scheduler.OneCycleLR(one, 1e-2, total_steps=5_000) for one in optimizers]
-
-    def train(seed: int) -> None:
-        for called, optimizer, schedule in zip((compiled, eager), optimizers, schedules, strict=True):
-            optimizer.zero_grad()
-            called(rows(seed)).square().mean().backward()
-            optimizer.step()
             schedule.step()
 
     run_until_settled(train)
@@ -276,3 +256,70 @@ def test_autocast_around_or_inside_of_the_model_is_eagers(inside: bool) -> None:
 
     run_until_settled(call)
     assert runners() == PLANNED
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, dampening=0.1),
+    "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=1e-2),
+}
+
+
+def layered() -> nn.Module:
+    """A network without gradients that are zero but for rounding, which Adagrad and its kind would make large."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6), nn.Tanh(), nn.Flatten(), nn.Linear(6 * 36, 4)
+    return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_by_plans_is_eager_training_with_any_optimizer(name: str) -> None:
+    mine, eager = layered(), layered()
+    my_optimizer, eager_optimizer = OPTIMIZERS[name](mine.parameters()), OPTIMIZERS[name](eager.parameters())
+    compiled = torch.compile(mine, backend="threadcast")
+
+    def train(seed: int) -> None:
+        x, y = batch(seed)
+        found, wanted = train_eagerly(compiled, my_optimizer, x, y), train_eagerly(eager, eager_optimizer, x, y)
+        torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
+        for parameter, other in zip(mine.parameters(), eager.parameters()):
+            torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-7, atol=1e-9)
+
+    run_until_settled(train)
+    assert runners() == PLANNED
+    same_state(mine, eager)
+
+
+def test_a_loss_in_the_compiled_function_is_trained_too() -> None:
+    mine, eager = net(), net()
+    step = torch.compile(lambda x, y: cross_entropy(mine(x), y), backend="threadcast")
+
+    def train(seed: int) -> None:
+        x, y = batch(seed)
+        for loss, model in ((step(x, y), mine), (cross_entropy(eager(x), y), eager)):
+            loss.backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.05 * parameter.grad
+                    parameter.grad = None
+
+    run_until_settled(train)
+    assert runners() == PLANNED
+    same_state(mine, eager)
+
+
+@pytest.mark.parametrize("how", [None, "option", "setting"])
+def test_optimizers_of_a_programs_parameters_are_fused_unless_operators_are_not(
+    how: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "setting":
+        monkeypatch.setenv("THREADCAST_ENGINE_FUSE", "false")
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    own, others = torch.optim.AdamW(model.parameters()), torch.optim.AdamW(nn.Linear(2, 2).parameters())
+    options = {"fuse": False} if how == "option" else {}
+    compiled = torch.compile(model, backend="threadcast", options=options)
+    for _ in range(3):
+        own.zero_grad()
+        compiled(torch.ones(2, 8)).sum().backward()
+        own.step()
+    assert (fused_updates().of(own) is not None) == (how is None)
+    assert fused_updates().of(others) is None

@@ -96,13 +96,39 @@ def images(seed: int) -> Tensor:
     return torch.randn(5, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(("make", "inputs"), [(perceptron, rows), (normalised, images)])
+def with_dropout() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)).double()
+
+
+@pytest.mark.parametrize(("make", "inputs"), [(perceptron, rows), (normalised, images), (with_dropout, rows)])
 def test_training_is_eagers(make: Callable[[], nn.Module], inputs: Callable[[int], Tensor], kept: str) -> None:
     pair, before = Pair(make, inputs).settle(), short_calls()
     for _ in range(2 * CALLS):
         pair.train()
     assert short_calls() - before >= CALLS
     assert runners() == {"forward": [kept], "backward": [kept]}
+
+
+def added_to_those_that_are_there(model: Any, x: Tensor) -> None:
+    for part in (x, 2 * x):
+        model(part).sum().backward()
+
+
+def of_two_forward_passes(model: Any, x: Tensor) -> Any:
+    return model(x).square().sum() + model(x + 1).sum()
+
+
+def that_lie_otherwise(model: Any, x: Tensor) -> Any:
+    return (model(x).t() * torch.arange(4.0).double()[:, None]).sum()
+
+
+@pytest.mark.parametrize("loss", [added_to_those_that_are_there, of_two_forward_passes, that_lie_otherwise])
+def test_gradients_are_eagers(loss: Callable[[Any, Tensor], Any]) -> None:
+    pair = Pair(perceptron).settle()
+    for _ in range(5):
+        pair.train(loss)
+        pair.train()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -169,34 +195,6 @@ def test_whole_calls_are_compared_by_the_short_way(monkeypatch: pytest.MonkeyPat
     assert not any(call.measuring for call in compiled_calls())
     assert compared[0] == 1
     assert compared[-1] >= len(compared) * CALLS // (CALLS + 1) - 1
-
-
-def with_dropout() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)).double()
-
-
-def test_random_numbers_are_eagers() -> None:
-    pair = Pair(with_dropout).settle()
-    for _ in range(CALLS):
-        pair.train()
-
-
-def test_gradients_are_added_to_those_that_are_there() -> None:
-    pair = Pair(perceptron).settle()
-
-    def twice(model: Any, x: Tensor) -> None:
-        for part in (x, 2 * x):
-            model(part).sum().backward()
-
-    for _ in range(5):
-        pair.train(twice)
-
-
-def test_two_forward_passes_come_before_their_backward_passes() -> None:
-    pair = Pair(perceptron).settle()
-    for _ in range(5):
-        pair.train(lambda model, x: model(x).square().sum() + model(x + 1).sum())
 
 
 def test_an_input_that_requires_a_gradient_gets_it() -> None:
@@ -362,13 +360,6 @@ def test_hooks_of_saved_tensors_are_called() -> None:
         pair.train()
     assert seen
     assert short_calls() == before
-
-
-def test_gradients_that_lie_otherwise_are_taken() -> None:
-    pair = Pair(perceptron).settle()
-    for _ in range(5):
-        pair.train(lambda model, x: (model(x).t() * torch.arange(4.0).double()[:, None]).sum())
-        pair.train(lambda model, x: model(x).sum())
 
 
 def test_nothing_is_kept_of_a_call_after_its_backward_pass() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from threadcast.runtime.compiled.graph_calls import GraphCalls
-from threadcast.runtime.compiled.whole_calls import Graphs, WholeCalls
+from threadcast.runtime.compiled.whole_calls import WholeCalls
 from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.events import Outlook, Place
@@ -47,7 +47,7 @@ class Part:
 
 
 def compared(part: Part, budget: Budget, **how: Any) -> WholeCalls:
-    return WholeCalls(Graphs(lambda: None, [cast("GraphCalls", part)]), budget, **how)
+    return WholeCalls(lambda: None, [cast("GraphCalls", part)], budget, **how)
 
 
 def test_graphs_of_an_earlier_process_that_are_slow_and_still_learn_are_dropped_and_learn_anew() -> None:

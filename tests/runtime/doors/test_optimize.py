@@ -135,14 +135,6 @@ def test_a_training_step_takes_a_tuple_of_tensors_as_an_input() -> None:
         assert step.reports[0].reason == ""
 
 
-def test_learning_from_an_example_settles_inference() -> None:
-    model = net().eval()
-    x, _ = batch(0)
-    with closing(threadcast.optimize(model, backends=False).learn(x)) as call, torch.no_grad():
-        assert [report.runs != "measuring" for report in call.reports] == [True]
-        torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
-
-
 @pytest.mark.usefixtures("planned_at_once")
 def test_a_step_learns_from_before_its_first_call_until_nothing_is_left_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
@@ -171,18 +163,6 @@ def test_a_model_that_fails_channels_last_is_planned_as_it_is() -> None:
     with closing(threadcast.optimize(model, backends=False).learn(x)) as call:
         assert (call.reports[0].reason, set(call.reports[0].predicted_s)) == ("", {"as given"})
         torch.testing.assert_close(call(x), model(x))
-
-
-def test_a_model_is_as_it_was_until_its_first_step() -> None:
-    model, before = net(), net()
-    with closing(threadcast.optimize_training(model, cross_entropy, sgd(model), *batch(0))):
-        same_state(model, before)
-
-
-def test_an_example_of_training_needs_inputs_and_a_target() -> None:
-    model = net()
-    with pytest.raises(InvalidInput, match="inputs and then the target"):
-        threadcast.optimize_training(model, cross_entropy, sgd(model), torch.ones(1))
 
 
 def test_a_model_without_shapes_must_be_called_before() -> None:

@@ -12,12 +12,13 @@ A call goes through these questions, the cheapest first:
 3. `table`: is its kind in the table? Calls that differ in sizes, or in a number that the call reads out of a tensor,
    are of different kinds.
 4. `short`: is it worth a capture? Calls of a few microseconds, and kinds that never come again, are not.
-5. `tunings`: capture it, and begin to learn what runs it fastest. `spec` says what the call is in eager PyTorch, and
-   in which ways it may run.
+5. `learned_calls`: capture it, and begin to learn what runs it fastest. `spec` says what the call is in eager PyTorch,
+   and in which ways it may run.
 
-`learned_calls` is the base of both doors: what is known of the kinds of their calls, on which cores. `shared_learning`
-is what all that learns in a process shares: its budget. `result_layout` gives results the strides that eager PyTorch
-gives them, whatever memory format runs the call.
+`learned_calls` is the base of both doors (`Optimized`, `GraphCalls`), which only look at a call and find its kind: here
+kinds are timed, captured, verified, told of, and dropped when the cores are others. `shared_learning` is what all that
+learns in a process shares: its budget. `result_layout` gives results the strides that eager PyTorch gives them,
+whatever memory format runs the call.
 
 Nothing here runs a step or compares times: `tuner` does.
 """

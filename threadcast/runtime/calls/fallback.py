@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
+from threadcast.runtime.tuner.report import Report
+
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
@@ -17,18 +19,28 @@ class Fallback:
     short: bool = False
     hooks: bool = False
 
+    @property
+    def report(self) -> Report:
+        """What a user is told of these calls."""
+        return Report.as_default(self.reason)
+
 
 class Told:
-    """Warns of graphs of `torch.compile` that run as PyTorch does, once for each reason: a program has many graphs."""
+    """Warns that `what` runs as PyTorch does, once for each reason: calls and graphs are many."""
 
-    def __init__(self) -> None:
+    _MOST = 1_000
+
+    def __init__(self, what: str = "this") -> None:
+        self._what = f"threadcast runs {what} as PyTorch does"
         self._reasons: set[str] = set()
 
-    def tell(self, reason: str) -> None:
-        """Warn of a reason that no warning has given yet."""
+    def tell(self, reason: str, what: str | None = None) -> None:
+        """Warn of a reason that no warning has given yet; `what` comes of it, if not that PyTorch runs a call."""
         if reason not in self._reasons:
+            if len(self._reasons) >= self._MOST:
+                self._reasons.clear()
             self._reasons.add(reason)
-            warnings.warn(f"threadcast runs a graph as PyTorch does: {reason}", stacklevel=3)
+            warnings.warn(f"{what or self._what}: {reason}", stacklevel=4)
 
 
 BREAKS = '; torch.compile(model, backend="threadcast") runs the parts of it that it can'

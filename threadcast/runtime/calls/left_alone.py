@@ -44,17 +44,13 @@ class CallsLeftAlone:
         """Count a call that was one of them."""
         self.left -= 1
 
-    def after_short(self, arguments: tuple[Any, ...]) -> None:
-        """Leave the next calls with the same shapes alone, after one that was too short to gain."""
-        self._begin(SHORT_CALLS, _shapes, arguments, short=True)
+    def after(self, arguments: tuple[Any, ...], *, short: bool = False, varies: bool = False) -> None:
+        """Leave the next calls with the same shapes alone, after one that PyTorch runs fastest, or that was too short.
 
-    def after_fastest(self, arguments: tuple[Any, ...]) -> None:
-        """Leave the next calls with the same shapes alone, after one that PyTorch runs fastest."""
-        self._begin(CALLS, _shapes, arguments)
-
-    def after_varying(self, arguments: tuple[Any, ...]) -> None:
-        """Leave the next calls with the same numbers of dimensions alone, after one whose sizes vary."""
-        self._begin(CALLS, _dimensions, arguments)
+        Where the sizes of calls vary, those with the same numbers of dimensions are.
+        """
+        self._glance = _dimensions if varies else _shapes
+        self.left, self._alike, self.short = SHORT_CALLS if short else CALLS, self._glance(arguments), short
 
     def for_changes(self, calls: int) -> None:
         """Leave so many next calls alone, whatever their arguments, as something that they read changes too often."""
@@ -70,16 +66,6 @@ class CallsLeftAlone:
         if not fallback.hooks:
             self._rests = min(self._rests, SHORT_CALLS)
         self.rest, self._same = self._rests, fallback
-
-    def _begin(
-        self,
-        calls: int,
-        glance: Callable[[tuple[Any, ...]], object],
-        arguments: tuple[Any, ...],
-        *,
-        short: bool = False,
-    ) -> None:
-        self.left, self._glance, self._alike, self.short = calls, glance, glance(arguments), short
 
 
 def _shapes(arguments: tuple[Any, ...]) -> tuple[object, list[object], list[str]]:

@@ -30,4 +30,4 @@ def planner_on(machine: Machine, cpus: tuple[tuple[int, ...], ...]) -> Planner:
 @lru_cache(maxsize=1)
 def told() -> Told:
     """What warns of graphs that run as PyTorch does: once for each reason in a process."""
-    return Told()
+    return Told("a graph")

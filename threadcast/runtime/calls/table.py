@@ -46,11 +46,6 @@ class CallTable:
         return iter(list(self._runners.values()))  # other threads read reports meanwhile
 
     @property
-    def items(self) -> list[tuple[CallKind, Runner]]:
-        """The kinds in the table, each with what runs it. May be read from any thread."""
-        return list(self._runners.items())
-
-    @property
     def kinds(self) -> list[CallKind]:
         """The kinds in the table."""
         return list(self._runners)

@@ -26,8 +26,8 @@ class CompileOptions:
     cores: int | None = None
     """Number of cores to use; None: all that this process may use."""
     freeze: bool = False
-    """Whether copies of the weights may be used in inference: in channels last, and by ONNX Runtime, OpenVINO and
-    Inductor. Writes that PyTorch does not count, as by `.data`, may then be missed, as by `threadcast.optimize`."""
+    """Whether copies of the weights may be used in inference, by ONNX Runtime, OpenVINO and Inductor. Writes that
+    PyTorch does not count, as by `.data`, may then be missed, as by `threadcast.optimize`."""
     short_way: bool = True
     """Whether settled training calls go around AOTAutograd's wrappers (`ShortWay`)."""
 

@@ -16,7 +16,7 @@ from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.calls.conditions import saves_by_hooks
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.short_way import ShortWay
-from threadcast.runtime.compiled.whole_calls import Graphs, Turn, WholeCalls
+from threadcast.runtime.compiled.whole_calls import Turn, WholeCalls
 from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.threads.forks import forks
@@ -59,8 +59,8 @@ class CompiledCall:
         self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
         self._written = written
         told = partial(_logger.info, "%s: %s", title)
-        known = Graphs(graphs, parts)
-        self._whole = WholeCalls(known, Budget() if budget is None else budget, told=told, found=found, keep=keep)
+        limit = Budget() if budget is None else budget
+        self._whole = WholeCalls(graphs, parts, limit, told=told, found=found, keep=keep)
         self._forks, self._lock = forks.number, RLock()
         self._awaited: _Sample | None = None
         """The last call that counts, while its backward pass may still come."""
@@ -153,10 +153,6 @@ class CompiledCall:
     def measuring(self) -> bool:
         """Whether it is still being found out what runs fastest."""
         return not (self._for_good or self._whole.tournament.settled) and self._hooked < _HOOKED
-
-    def story(self) -> str:
-        """Return what has happened so far, one line for each event of note: for a report of a bug."""
-        return self._whole.tournament.story()
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
         """Take note of a call that counts. It has run: only what follows from it can fail."""

@@ -1,11 +1,11 @@
-"""The weights of a graph for inference: inputs that are the same tensors in all calls, in either memory format."""
+"""The weights of a graph for inference: inputs that are the same tensors in all calls."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
@@ -15,21 +15,15 @@ from torch.fx import GraphModule
 from threadcast.capture.graph.capture import capture_graph
 from threadcast.capture.graph.captured import Captured, CapturedGraph
 from threadcast.runtime.backends.search import BackendSearch
-from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.compiled.graph_by_pytorch import forward_of
-from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
-from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
 
-aten = torch.ops.aten
 
-
-class FixedWeights(ModelFormat):
+class FixedWeights:
     """Those inputs of a graph at `positions`, which the caller says are the same in all calls, and calls without them.
 
-    Other contenders than those of graphs whose weights are arguments become possible: channels last, and backends.
-    Both work on copies. The weights are not kept alive; `gone` is called when one of them is freed. Weights that were
-    written to are copied again before the next call, as far as `WeightVersions` notices it.
+    So backends become possible, which work on copies: after a write that `WeightVersions` notices they run no more. The
+    weights are not kept alive; `gone` is called when one of them is freed.
     """
 
     def __init__(
@@ -41,12 +35,7 @@ class FixedWeights(ModelFormat):
         self._others = tuple(i for i in range(len(arguments)) if i not in at)
         weights = [arguments[i] for i in self._positions]
         self._references = tuple(weakref.ref(weight, lambda _: gone()) for weight in weights)
-        self._copies: list[Tensor | None] | None = None
-        """The weights in channels last; None for those that have the same order as given."""
-        self._versions: WeightVersions | None = None
         self._may_copy = not any(weight.is_inference() for weight in weights)  # which have no versions
-        self._convolves = any(node.target is aten.convolution.default for node in graph.graph.nodes)
-        super().__init__(None)
 
     def same(self, arguments: Sequence[Any]) -> bool:
         """Return whether a call has these weights."""
@@ -61,49 +50,14 @@ class FixedWeights(ModelFormat):
         """Return a call's other inputs."""
         return tuple([arguments[i] for i in self._others])
 
-    def worth_trying(self, arguments: Sequence[Any]) -> tuple[MemoryFormat, ...]:
-        """Return the memory formats worth trying, the likeliest first, for a call with these other inputs."""
-        images = any(isinstance(value, Tensor) and value.dim() == 4 for value in arguments)
-        if self._convolves and images and self._may_copy:
-            return MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN
-        return (MemoryFormat.AS_GIVEN,)
-
-    def set(self, memory_format: MemoryFormat) -> None:
-        """Use the weights in this format from now on; the caller's own tensors stay as they are."""
-        self.current = memory_format
-        if memory_format is not MemoryFormat.CHANNELS_LAST:
-            return
-        if self._versions is not None and self._versions.unchanged():
-            return
-        weights = self.weights
-        with torch.no_grad(), torch.inference_mode(False):
-            if self._copies is None:
-                ordered = [with_images_channels_last(weight) for weight in weights]
-                pairs = zip(ordered, weights, strict=True)
-                self._copies = [None if copy is weight else copy for copy, weight in pairs]
-            else:
-                for copy, weight in zip(self._copies, weights, strict=True):
-                    if copy is not None:
-                        copy.copy_(weight)
-        self._versions = WeightVersions(weights, weakly=True)
-
     def as_pytorch(self, *inputs: Any) -> list[Any]:
-        """Run the graph in PyTorch on the weights in the current format."""
+        """Run the graph in PyTorch on the weights."""
         with torch.no_grad():
-            return self._with(self._current_weights(), inputs)
-
-    def as_given_by_pytorch(self, *inputs: Any) -> list[Any]:
-        """Run the graph in PyTorch on the weights as given."""
-        with torch.no_grad():
-            return self._with(self.weights, inputs)
+            return self._with(self.weights, *inputs)
 
     def captured(self, inputs: tuple[Any, ...]) -> CapturedGraph:
-        """Capture the graph in the current memory format; the tensors in `inputs` are kept as its example."""
-
-        def call(weights: Sequence[Tensor], *given: Any) -> list[Any]:
-            return self._with(weights, self.arguments(given))
-
-        captured = capture_graph(call, inputs, weights=self._current_weights())
+        """Capture the graph; the tensors in `inputs` are kept as its example."""
+        captured = capture_graph(self._with, inputs, weights=self.weights)
         return replace(captured, held=_Held(captured.held, self._references), weakly=True)
 
     def backends(self, cores: int, **options: Any) -> MakeBackends | None:
@@ -118,19 +72,10 @@ class FixedWeights(ModelFormat):
 
         return make
 
-    def _current_weights(self) -> Sequence[Tensor]:
-        weights = self.weights
-        if self.current is not MemoryFormat.CHANNELS_LAST or self._copies is None:
-            return weights
-        return [weight if copy is None else copy for copy, weight in zip(self._copies, weights, strict=True)]
-
-    def _with(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> list[Any]:
-        """The graph's results with these weights, which may be in other order."""
-        merged: list[Any] = [None] * (len(self._positions) + len(self._others))
-        for i, weight in zip(self._positions, weights, strict=True):
-            merged[i] = weight
-        for i, value in zip(self._others, inputs, strict=True):
-            merged[i] = value
+    def _with(self, weights: Sequence[Tensor], *inputs: Any) -> list[Any]:
+        """The graph's results with these weights."""
+        at = zip((*self._positions, *self._others), (*weights, *inputs), strict=True)
+        merged = [value for _, value in sorted(at, key=itemgetter(0))]
         found: list[Any] = list(self._graph(*merged))
         return found
 
@@ -158,7 +103,7 @@ class _Module(nn.Module):
 
     def __init__(self, weights: FixedWeights) -> None:
         super().__init__()
-        self._run = weights.as_given_by_pytorch
+        self._run = weights.as_pytorch
         self.eval()
 
     def forward(self, *inputs: Any) -> list[Any]:

@@ -8,36 +8,50 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+from torch import nn
 from torch.fx import GraphModule
 
-from threadcast.capture.guards.one_capture import NoTurn, one_capture
+from threadcast.capture.graph.capture import capture_graph
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.core import Machine
 from threadcast.core.errors import in_one_line
 from threadcast.core.settings import Settings
+from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.calls.conditions import why_not_captured
-from threadcast.runtime.calls.fallback import Fallback
+from threadcast.runtime.calls.fallback import Fallback, FirstCall
 from threadcast.runtime.calls.kinds import CallKind, kind_of_inputs
 from threadcast.runtime.calls.learned_calls import LearnedCalls
 from threadcast.runtime.calls.shared_learning import told
-from threadcast.runtime.calls.tunings import CallTunings
+from threadcast.runtime.calls.spec import CallSpec
+from threadcast.runtime.calls.table import Runner
 from threadcast.runtime.check.functional import FunctionalShadow
-from threadcast.runtime.check.shadow import shadow_step
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.fixed_weights import FixedWeights
-from threadcast.runtime.compiled.graph_by_pytorch import as_pytorch, first_run, is_first_run, without_gradients
-from threadcast.runtime.compiled.graph_tunings import Role, graph_tunings
+from threadcast.runtime.compiled.graph_by_pytorch import (
+    as_pytorch,
+    first_run,
+    forward_of,
+    is_first_run,
+    without_gradients,
+)
 from threadcast.runtime.engine.native.library import in_step
+from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.core_choice import core_choice
+from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.tuner.budget import Budget, PartBudget
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
+from threadcast.runtime.watching.model import Watch
 from threadcast.threads.forks import forks
 from threadcast.threads.this_process import this_process
 
+Role = Literal["inference", "forward", "backward"]
+"""What a graph is: a whole program without gradients, or one of the two passes of one with gradients."""
 Watcher = Callable[[Tuning, tuple[Any, ...], Any], None]
 """Is told of a call: what decided what runs it, its inputs and its results."""
 
@@ -52,25 +66,26 @@ class GraphCalls(LearnedCalls):
     warning that says why. May be called from several threads, which wait for each other.
     """
 
+    _after_first = False
+
     def __init__(
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str, budget: Budget,
         role: Role = "inference", weights: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        self.number, self.title, self.role = number, f"{title}, {role}", role
-        self._part = PartBudget(budget)
-        super().__init__(machine, Settings.read(), self._part, most=options.cores)
-        self._graph, self._options = graph, options
+        self.number, self.role = number, role
+        self._graph, self._as_pytorch = graph, as_pytorch(graph)
         self._weights = tuple(weights) if options.freeze else ()
         self._fixed: FixedWeights | None = None
-        self._made: tuple[FixedWeights | None, CallTunings] | None = None
-        """What finds the fastest way to run calls, and the fixed weights that these have in common."""
-        self._as_pytorch = as_pytorch(graph)
-        self._calls = 0
+        self._title, self._part = f"{title}, {role}", PartBudget(budget)
         self._watcher: Watcher | None = None
         self._left: str | None = None
         """Why PyTorch runs all calls; None where it does not."""
+        super().__init__(
+            self._spec_of(None), machine, Settings.read(), self._part, model_format=ModelFormat(None),
+            watch=Watch(nn.Module()), most=options.cores, fuse=options.fuse, verify_every=options.verify_every,
+            told=told(),
+        )  # fmt: skip
         self._steps = this_process().steps
-        self._steps.ask_learning(self._learning)
 
     def __call__(self, *arguments: Any) -> Any:
         if self._left is not None or self._forks != forks.number or in_step():  # a fork has none of the threads
@@ -86,12 +101,12 @@ class GraphCalls(LearnedCalls):
         """One report for each kind of inputs: what runs it and why. In order of first use."""
         if self._left is not None:
             return [Report.as_default(self._left)]
-        return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._table]
+        return super().reports
 
     @property
     def may_be_passed_by(self) -> bool:
         """Whether the next call may go to what runs it at once: nothing but the kind of its inputs decides."""
-        free = self._left is None and not self._options.verify_every
+        free = self._left is None and not self._verify_every
         return free and self.cores.whole and self._forks == forks.number
 
     @property
@@ -134,11 +149,6 @@ class GraphCalls(LearnedCalls):
                 tuning.look()
 
     @property
-    def measuring(self) -> bool:
-        """Whether it is still being found out what runs calls of some kind of inputs."""
-        return any(not tuning.settled for tuning in self._table.tunings)
-
-    @property
     def disturbed(self) -> bool:
         """Whether a plan, for whatever graph, is being made on one of the cores: calls tell little of their speed."""
         return self._planner.works
@@ -156,7 +166,7 @@ class GraphCalls(LearnedCalls):
     def forget_weights(self) -> None:
         """Free what was made for the weights that all calls had so far; later calls may have others."""
         with self._lock:
-            self._fixed = self._made = None
+            self._fixed, self._spec = None, self._spec_of(None)
             self._table.close()
 
     def close(self) -> None:
@@ -171,46 +181,14 @@ class GraphCalls(LearnedCalls):
         fixed = self._fixed_for(arguments)
         given = arguments if fixed is None else fixed.without(arguments)
         kind = kind_of_inputs(given, fixed=fixed is not None)
-        found = self._on_cores_of_now(self._table.find(kind))
-        if found is None:
-            tunings = self._tunings(fixed)
-            new = self._short.wants(kind, captured_s=self._captured_s(tunings))
-            if new and (kind in self._short.kinds or not tunings.knows(kind, self.machine, self.cores.chosen)):
-                return self._timed(kind, self._as_pytorch, arguments)
-        runner = self._new(kind, given, fixed) if found is None else found
-        if runner is None:
-            return self._as_pytorch(*arguments)
+        runner = self._on_cores_of_now(self._table.find(kind)) or self._begun(kind, given)
+        if isinstance(runner, FirstCall):
+            return self._first_call(self._as_pytorch, arguments)
         if isinstance(runner, Fallback):
             return self._as_pytorch(*arguments) if runner.short else self._fallen_back(runner.reason, arguments)
-        self._calls += 1
-        if self._options.verify_every and self._calls % self._options.verify_every == 0:
-            shadowed = self._shadowed(fixed)
-            if shadowed.too_large(arguments, None) is None:
-                run = partial(_verified, shadowed, runner)
-                return self._by(runner, run, arguments, given)
-        return self._by(runner, runner, arguments, given)
-
-    def _tunings(self, fixed: FixedWeights | None) -> CallTunings:
-        """What finds the fastest way to run calls with these fixed weights."""
-        if self._made is None or self._made[0] is not fixed:
-            how: Any = {"role": self.role, "title": self.title, "table": self._table}
-            self._made = fixed, graph_tunings(self._graph, fixed, self._options, **how)
-        return self._made[1]
-
-    def _shadowed(self, fixed: FixedWeights | None) -> FunctionalShadow:
-        """How PyTorch runs calls, to be compared with; it takes no `fixed` weights, as a plan does not."""
-        if fixed is None:
-            return FunctionalShadow(self._as_pytorch)
-        return FunctionalShadow(fixed.as_given_by_pytorch, lambda *inputs: fixed.as_pytorch(*fixed.arguments(inputs)))
-
-    def _by(self, runner: Tuning, run: Callable[..., Any], arguments: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        """Run a call by `run`, which has `runner` run `given`, the inputs without fixed weights.
-
-        Where a plan raised and PyTorch does not, PyTorch runs all later calls of this kind too.
-        """
-        result = run(*given)
-        if runner.left is not None:
-            told().tell(runner.left)
+        result = self._verified(runner, given) if self._verify_every else runner(*given)
+        if runner.left is not None:  # a plan raised and PyTorch did not: it runs all later calls of this kind too
+            self._told.tell(runner.left)
         elif self._watcher is not None:
             self._watcher(runner, arguments, result)
         return result
@@ -222,56 +200,47 @@ class GraphCalls(LearnedCalls):
         if self._fixed is None:
             gone = partial(_close_soon, weakref.ref(self))
             self._fixed = FixedWeights(self._graph, self._weights, arguments, gone=gone)
+            self._spec = self._spec_of(self._fixed)
         elif not self._fixed.same(arguments):  # as where layers share a graph: their weights are inputs from now on
-            self._weights, self._fixed = (), None
-            self._table.close()
+            self._weights = ()
+            self.forget_weights()
         return self._fixed
 
-    def _new(self, kind: CallKind, given: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback | None:
-        """Find out what is to run calls of a new kind; with `fixed`, `given` are all inputs but these weights.
+    def _spec_of(self, fixed: FixedWeights | None) -> CallSpec:
+        """What calls are; with `fixed`, calls without these weights."""
+        called = forward_of(self._graph)
+        phase: Literal["backward", "forward"] = "backward" if self.role == "backward" else "forward"
+        eager = self._as_pytorch if fixed is None else fixed.as_pytorch
 
-        None where a later call finds it out, as other threads capture.
-        """
-        if (reason := self._short.why_left_alone(kind)) is not None:
-            runner: Tuning | Fallback | None = Fallback(reason, short=True)
-        elif (reason := why_not_captured(without_gradients(given))) is not None:
-            runner = Fallback(reason)
-        else:
-            runner = self._captured(kind, given, fixed)
-        if runner is not None:
-            self._learned(kind, runner)
-        return runner
+        def capture(given: tuple[Any, ...], _: ModelFormat) -> Captured:
+            return capture_graph(called, given, phase=phase) if fixed is None else fixed.captured(given)
 
-    def _captured(self, kind: CallKind, given: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback | None:
-        """What finds the fastest way to run calls of a kind, or why PyTorch runs them; None: other threads capture."""
+        def of_backends(cores: int, cpus: Sequence[int] | None) -> Any:
+            history = Settings.read()["engine.plans"] / HISTORY
+            return None if fixed is None else fixed.backends(cores, cpus=cpus, history=history)
+
+        def of_stored(cpus: Sequence[int] | None) -> str:
+            sizes = [] if fixed is None else [tuple(weight.shape) for weight in fixed.weights]
+            return "graph" if fixed is None else f"graph, {installed(cpus)}, weights {sizes}"
+
+        return CallSpec(
+            shadowed=FunctionalShadow(eager, lambda _, *inputs: eager(*inputs)), capture=capture, name=self.role,
+            title=self._title, backends=of_backends, among=of_stored, breaks="", gives_back=False,
+        )  # fmt: skip
+
+    def _captured(self, kind: CallKind, arguments: tuple[Any, ...], budget: Budget) -> Runner | FirstCall:
+        if (reason := why_not_captured(without_gradients(arguments))) is not None:
+            return Fallback(reason)
         try:
-            with one_capture(wait_s=None if self._budget.unlimited else 0.0):
-                found = self._tunings(fixed).make(
-                    given, kind, self.machine, chosen=self.cores.chosen, budget=self._budget,
-                    eager_s=self._short.take(kind), looking_s=lambda: 0.0,
-                )  # fmt: skip
+            return super()._captured(kind, arguments, budget)
         except NoTurn:
-            return None
+            raise
         except Exception as error:  # noqa: BLE001 - nothing has run yet, and PyTorch can run it
             return Fallback(f"cannot capture: {in_one_line(error)}")
-        return found if isinstance(found, Tuning | Fallback) else None
 
     def _fallen_back(self, reason: str, arguments: tuple[Any, ...]) -> Any:
-        told().tell(reason)
+        self._told.tell(reason)
         return self._as_pytorch(*arguments)
-
-    def _learning(self) -> str:
-        """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
-        learning = sum(report.measuring for report in self.reports)
-        return f"{self.title}: measuring" if learning else ""
-
-
-def _verified(shadowed: FunctionalShadow, runner: Tuning, *given: Any) -> Any:
-    """Run a call by `runner` and by PyTorch; WrongResult where the results differ beyond rounding."""
-    return shadow_step(
-        shadowed, runner, given, runner.captured, lambda: runner.ran, lambda: runner.ran_in_order,
-        lambda: runner.ran_by_pytorch,
-    )  # fmt: skip
 
 
 def _close_soon(graph: weakref.ref[GraphCalls]) -> None:

@@ -25,12 +25,10 @@ def without(backward: GraphModule, gradients: Collection[int], unused: Collectio
     linear in the gradients, as autograd's own are, and of fixed sizes.
     """
     graph, copies = Graph(), dict[Node, Node]()
-    results: Any = graph.graph_copy(backward.graph, copies)
+    output = graph.output(graph.graph_copy(backward.graph, copies))
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     undefined = {inputs[i] for i in unused}
     defined = {inputs[i] for i in gradients if i not in unused}
-    of_others: dict[Node, Node] = {}
-    """Sums of which only one part is defined, with that part."""
     for node in [node for node in graph.nodes if node.op == "call_function"]:
         of = set(node.all_input_nodes)
         if not of & undefined:
@@ -42,12 +40,11 @@ def without(backward: GraphModule, gradients: Collection[int], unused: Collectio
             undefined.add(node)
         elif (part := _defined_part(node, undefined)) is not None:
             node.replace_all_uses_with(part)
-            of_others[node] = part
         else:
             _fill(graph, node, [one for one in node.all_input_nodes if one in undefined])
             defined.add(node)
-    known = [_last(of_others, one) if isinstance(one, Node) else one for one in results]
-    graph.output(tuple(None if one in undefined else one for one in known))
+    results: Any = output.args[0]
+    output.args = (tuple(None if one in undefined else one for one in results),)
     graph.eliminate_dead_code()
     if any(inputs[i].users for i in unused):  # by an operator that does more than compute
         return None
@@ -86,9 +83,3 @@ def _fill(graph: Graph, node: Node, undefined: Collection[Node]) -> None:
             zeros = graph.call_function(aten.full.default, (list(value.shape), 0), options)
         zeros.meta["val"] = value
         node.replace_input_with(one, zeros)
-
-
-def _last(of_others: dict[Node, Node], node: Node) -> Node:
-    while node in of_others:
-        node = of_others[node]
-    return node

@@ -17,8 +17,6 @@ from torch.fx import GraphModule, Node
 
 from threadcast.capture.guards.unsupported import may_exchange
 
-_KEY = "threadcast_unused_results"
-"""Key in the metadata of backward graphs."""
 _NODE = "CompiledFunctionBackward"
 """The name of the class of AOTAutograd's nodes in autograd's graph."""
 _FAR = 3
@@ -42,13 +40,9 @@ class UnusedResults:
         self.varies = any(isinstance(side, SymInt) for one in given.values() for side in (*one.shape, *one.stride()))
         """Whether sizes vary: it is then not known how large zeros in the place of these gradients are."""
 
-    def __deepcopy__(self, _: Any) -> Self:
-        """This object: what is noted in a graph is noted in its copies."""
-        return self
-
     @classmethod
     def of(cls, backward: GraphModule) -> Self | None:
-        """Return those of a graph, and note them in it; None where all gradients depend on all results."""
+        """Return those of a graph; None where all gradients depend on all results."""
         inputs = [node for node in backward.graph.nodes if node.op == "placeholder"]
         given = {i: node.meta["val"] for i, node in enumerate(inputs) if _is_gradient(node)}
         if len(given) < 2:
@@ -62,15 +56,7 @@ class UnusedResults:
         found = tuple(needs[one] if isinstance(one, Node) else frozenset[int]() for one in output.args[0])
         if all(not one or len(one) == len(given) for one in found):
             return None
-        unused = cls(given, found)
-        backward.meta[_KEY] = unused
-        return unused
-
-    @staticmethod
-    def noted_in(backward: GraphModule) -> UnusedResults | None:
-        """Return what `of` has noted in a graph."""
-        found: UnusedResults | None = backward.meta.get(_KEY)
-        return found
+        return cls(given, found)
 
     @property
     def gradients(self) -> frozenset[int]:
@@ -135,7 +121,7 @@ def _zeros(traced: Tensor) -> Tensor:
 
 
 def with_unused_results(
-    run: Callable[..., Any], eager: Callable[..., Any], unused: Sequence[UnusedResults]
+    run: Callable[..., Any], eager: Callable[..., Any], unused: UnusedResults
 ) -> Callable[..., Any]:
     """Return `run`, a program that AOTAutograd has compiled, whose backward graph is told of unused results by None.
 
@@ -146,7 +132,7 @@ def with_unused_results(
     def called(*arguments: Any) -> Any:
         if not torch.is_grad_enabled() or compiled_autograd.compiled_autograd_enabled:
             return run(*arguments)
-        if any(one.meets_autograd(arguments) for one in unused) and not may_exchange():
+        if unused.meets_autograd(arguments) and not may_exchange():
             return eager(*arguments)
         since = torch._C._autograd._get_sequence_nr()
         found = run(*arguments)

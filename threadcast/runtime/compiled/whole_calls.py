@@ -49,55 +49,23 @@ class Turn(NamedTuple):
     """Whether a plan is being made beside it."""
 
 
-class Graphs:
-    """What is known of a program's graphs, its `parts`, before a call by what `run`s them."""
-
-    def __init__(self, run: Callable[..., Any], parts: Sequence[GraphCalls]) -> None:
-        self._run, self._parts = run, parts
-
-    @property
-    def has_settled(self) -> bool:
-        """Whether it is known of each what runs it, and how fast, though something may not have been tried yet."""
-        reports = [report for part in self._parts for report in part.reports]
-        known = bool(reports) and not any(report.measuring for report in reports)
-        return known and all(part.outlook.place is not None or not part.learning for part in self._parts)
-
-    @property
-    def outlook(self) -> Outlook:
-        """What they learn next."""
-        return Outlook.of(part.outlook for part in self._parts)
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether a plan is being made on one of their cores, beside which calls tell little of their speed."""
-        return any(part.disturbed for part in self._parts)
-
-    def look(self) -> None:
-        """Take note of what has become ready beside calls."""
-        for part in self._parts:
-            part.look()
-
-    def gets_shorter(self) -> bool:
-        """Return whether the next call, if it runs by them, may find a shorter way to them."""
-        return isinstance(self._run, ShortWay) and self._run.learns()
-
-
 class WholeCalls(Rounds):
     """Has whole calls of one program compared, as `CompiledCall` says. `told` is called with what happens.
 
-    `found` is what was found before for the same program, so that its graphs run from the first call on. `keep` is
-    called with what is found now; with None where they are not faster.
+    `run` runs the program by its graphs, the `parts`. `found` is what was found before for the same program, so that
+    its graphs run from the first call on. `keep` is called with what is found now; with None where they are not faster.
     """
 
     def __init__(
-        self, graphs: Graphs, budget: Budget, *, told: Callable[[str], None] = lambda _: None,
+        self, run: Callable[..., Any], parts: Sequence[GraphCalls], budget: Budget, *,
+        told: Callable[[str], None] = lambda _: None,
         found: FasterGraphs | None = None, keep: Callable[[FasterGraphs | None], None] = lambda _: None,
     ) -> None:  # fmt: skip
         super().__init__(Tournament(AS_TRACED, told=told), budget)
         self._found, self._keep = found, keep
         self.verdict: Verdict | None = None
         """How the graphs compare with the program as traced, as far as that is known."""
-        self._graphs = graphs
+        self._run, self._parts = run, parts
         self._offered = self._lost = False
         """Whether there was a call, and whether graphs that may learn on have lost a comparison."""
         self._backends = BackendsBeside(None)
@@ -123,7 +91,7 @@ class WholeCalls(Rounds):
         known = self.tournament
         if not (known.settled and known.confirmed and known.idle):
             return False
-        return not self.by_graphs or self._graphs.outlook.place is None
+        return not self.by_graphs or self.outlook.place is None
 
     def next_turn(self, sizes: tuple[int, ...], *, now_s: float, waiting: bool = False) -> Turn:
         """Return what runs the next call, at this time of a clock; `sizes` are the integers among its arguments.
@@ -146,8 +114,20 @@ class WholeCalls(Rounds):
 
     @property
     def disturbed(self) -> bool:
-        """Whether a plan is being made on one of the graphs' cores."""
-        return self._graphs.disturbed
+        """Whether a plan is being made on one of the graphs' cores, beside which calls tell little of their speed."""
+        return any(part.disturbed for part in self._parts)
+
+    @property
+    def outlook(self) -> Outlook:
+        """What the graphs learn next."""
+        return Outlook.of(part.outlook for part in self._parts)
+
+    @property
+    def _have_settled(self) -> bool:
+        """Whether it is known of each what runs it, and how fast, though something may not have been tried yet."""
+        reports = [report for part in self._parts for report in part.reports]
+        known = bool(reports) and not any(report.measuring for report in reports)
+        return known and all(part.outlook.place is not None or not part.learning for part in self._parts)
 
     def prepare(self, key: to.Key) -> None:
         """Have the graphs run calls, in which they learn."""
@@ -157,7 +137,7 @@ class WholeCalls(Rounds):
     def observe(self, *, started_s: float, seconds: float) -> None:
         """Take note of the seconds of the call that counts, and when it started by the caller's clock."""
         what = self._what
-        beside = self._backends.beside or self._graphs.disturbed or self._graphs.outlook.place is Place.BESIDE
+        beside = self._backends.beside or self.disturbed or self.outlook.place is Place.BESIDE
         event = to.Ran(started_s, seconds, seconds, alone=not beside)
         eager_s = self.tournament.eager_of(event, what)
         if eager_s is not None and what.key == AS_TRACED:  # whatever else takes the cores is not due to learning
@@ -199,19 +179,20 @@ class WholeCalls(Rounds):
         self._looked_s = now_s
         one = self.tournament.entrants.get(GRAPHS)
         if one is not None and one.stage is not None and one.stage.place is Place.BESIDE:
-            self._graphs.look()
+            for part in self._parts:
+                part.look()
             self._staged()
 
     def _staged(self) -> None:
         """Tell how far the preparation of the graphs is, unless they run or have been dropped meanwhile."""
         if self._are_out or GRAPHS in (self.tournament.best, self.tournament.challenger):
             return
-        outlook = self._graphs.outlook
+        outlook = self.outlook
         learns = outlook.place is not None and (self.budget.unlimited or self._lost)
-        if learns or not self._graphs.has_settled:
+        if learns or not self._have_settled:
             cost_s = outlook.cost_s + max(0.0, self._took_s - (self.tournament.best_s or 0.0))
             self.tell(to.Staged(GRAPHS, outlook.place or Place.CALL, cost_s))
-        elif self._trains and self._shortened < _SHORTENED and self._graphs.gets_shorter():
+        elif self._trains and self._shortened < _SHORTENED and isinstance(self._run, ShortWay) and self._run.learns():
             self._shortened += 1
             self.tell(to.Staged(GRAPHS, Place.CALL))
         else:
@@ -224,7 +205,7 @@ class WholeCalls(Rounds):
                 self.verdict = verdict
                 if not self._are_out and verdict.kept == "default":  # else `Drop` follows
                     self._lost = True
-                    if self._graphs.outlook.place is not None:
+                    if self.outlook.place is not None:
                         self._staged()
             case to.Keep(key, step_s) if key == GRAPHS and (eager_s := self.tournament.eager_s) is not None:
                 self._keep(FasterGraphs(step_s, eager_s))

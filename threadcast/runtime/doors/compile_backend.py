@@ -34,8 +34,7 @@ from threadcast.runtime.calls.shared_learning import budget, told
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.compiled_call import CompiledCall
 from threadcast.runtime.compiled.graph_by_pytorch import as_traced, computes_again, computing_again, forward_of
-from threadcast.runtime.compiled.graph_calls import GraphCalls
-from threadcast.runtime.compiled.graph_tunings import Role
+from threadcast.runtime.compiled.graph_calls import GraphCalls, Role
 from threadcast.runtime.compiled.plain_results import PlainResults
 from threadcast.runtime.compiled.short_way import ShortWay
 from threadcast.runtime.compiled.undefined_gradients import without
@@ -54,8 +53,6 @@ _calls: WeakSet[CompiledCall] = WeakSet()
 _numbers, _programs_made = count(1), count(1)
 _logger = logging.getLogger("threadcast")
 _untraced = partial(disable, reason="this graph is compiled already")
-_WEIGHT = "threadcast_weight"
-"""Key in the metadata of inputs that are weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -78,6 +75,7 @@ class _Parts(list[GraphCalls]):
         super().__init__()
         self.budget = budget
         self.results: PlainResults | None = None
+        self.unused: UnusedResults | None = None
         self.written: tuple[int, ...] = ()
         """Which of the program's inputs its graphs write to, but for parameters and buffers."""
 
@@ -125,7 +123,6 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     if torch.is_grad_enabled() and computes_again(graph):
         return _by_pytorch(options, graph, example_inputs)
     parts = _Parts(budget(options.tuning_share).part())
-    unused: list[UnusedResults] = []
     compiler = partial(_compiled, program, parts)
     try:
         found = _differentiated(
@@ -133,7 +130,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
             fw_compiler=partial(compiler, "forward"),
             bw_compiler=lambda *given: _untraced(_untraced(partial(compiler, "backward"))(*given)),
             inference_compiler=partial(compiler, "inference"),
-            partition_fn=partial(_partitioned, unused),
+            partition_fn=partial(_partitioned, parts),
         )  # fmt: skip
     except TorchDynamoException:  # Dynamo's own way to try again
         raise
@@ -144,21 +141,22 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         reason = f"AOTAutograd raised {in_one_line(error)}"
         told().tell(reason)
         return _by_pytorch(options, graph, example_inputs)
-    if any(one.varies for one in unused) or (unused and has_own_functions(graph)):
-        return _by_pytorch(options, graph, example_inputs)  # which of the gradients are zeros is not known
-    if unused:
+    unused = parts.unused
+    if unused is not None:
+        if unused.varies or has_own_functions(graph):  # which of the gradients are zeros is not known
+            return _by_pytorch(options, graph, example_inputs)
         found = with_unused_results(found, as_traced(graph), unused)
     if not parts:
         return found
-    results = parts.results if options.short_way and not unused else None
+    results = parts.results if options.short_way and unused is None else None
     passes = found if results is None else ShortWay(found, parts, results)
     call = CompiledCall(
         as_traced(graph), passes, parts, budget=parts.budget, written=parts.written,
         title=f"program {next(_programs_made)}", found=None if text is None else plans.program(text),
         keep=(lambda _: None) if text is None else partial(plans.note_program, text),
     )  # fmt: skip
-    for one in unused:
-        one.keep_graphs = call.keep_graphs
+    if unused is not None:
+        unused.keep_graphs = call.keep_graphs
     _calls.add(call)
     if options.fuse and any(part.role == "forward" for part in parts):
         fused_updates().adopt(example_inputs)
@@ -190,41 +188,28 @@ def _text(graph: GraphModule, example_inputs: Sequence[Any]) -> str | None:
     """
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("example_value", value) for node, value in zip(inputs, example_inputs, strict=True)]
-    bodies = any(isinstance(part, GraphModule) for part in graph.children())
-    if bodies or not all(_is_plain(value) for value in values):
+    given = [_described(value) for value in values]
+    if None in given or any(isinstance(part, GraphModule) for part in graph.children()):
         return None
-    given = [
-        (_sizes(value.shape), _sizes(value.stride()), value.dtype, value.requires_grad)
-        if isinstance(value, Tensor)
-        else _sizes([value])
-        for value in values
-    ]
     around = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()
     return f"{around} {given} {graph.code}"
 
 
-def _is_plain(value: object) -> bool:
-    return isinstance(value, torch.SymInt) or (isinstance(value, Tensor) and value.layout is torch.strided)
+def _described(value: object) -> tuple[Any, ...] | None:
+    """An input of a program; of sizes that vary their symbols and about how large they are. None for other inputs."""
+    if isinstance(value, torch.SymInt):
+        return value, "about", None if value.node.hint is None else int(math.log(max(1, value.node.hint), 4))
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return None
+    sides = [_described(side) if isinstance(side, torch.SymInt) else side for side in (*value.shape, *value.stride())]
+    return *sides, value.dtype, value.requires_grad
 
 
-def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
-    """Sizes, and of those that vary their symbols and about how large they are."""
-    return tuple(f"{one} about {_about(one)}" if isinstance(one, torch.SymInt) else one for one in sizes)
-
-
-def _about(size: torch.SymInt) -> int | None:
-    hint: int | None = size.node.hint
-    return None if hint is None else int(math.log(max(1, hint), 4))
-
-
-def _partitioned(
-    unused: list[UnusedResults], joint: GraphModule, *arguments: Any, **options: Any
-) -> tuple[GraphModule, GraphModule]:
+def _partitioned(parts: _Parts, joint: GraphModule, *arguments: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
     """Divide a graph into forward and backward pass. CaptureError where only PyTorch can run one of its operators."""
     check_operators(joint)
     forward, backward = default_partition(joint, *arguments, **options)
-    if (found := UnusedResults.of(backward)) is not None:
-        unused.append(found)
+    parts.unused = UnusedResults.of(backward)
     return forward, backward
 
 
@@ -238,37 +223,24 @@ def _compiled(
         parts.written = _written_inputs()
     if role == "inference":
         check_operators(graph)
-        _note_weights(graph)
-    if role == "forward":
-        _note_that_nothing_is_overwritten()
-        parts.results = None if returns_numbers(graph) else _plain_results()
-    if returns_numbers(graph):
-        return _boxed(graph, with_numbers(graph, _graph_calls(tensors_of(graph), program, parts, role)))
-    calls = _graph_calls(graph, program, parts, role)
-    return _boxed(graph, calls, partial(_without, graph, program, parts, calls))
-
-
-def _boxed(
-    graph: GraphModule, run: Callable[..., Any],
-    without_unused: Callable[[frozenset[int]], Callable[..., Any] | None] = lambda _: None,
-) -> Callable[..., Any]:  # fmt: skip
-    """Return `run`, which runs the graph, as AOTAutograd calls it: with a list, which it may empty."""
-    unused = UnusedResults.noted_in(graph)
-    found: Callable[..., Any] = make_boxed_func(run if unused is None else unused.left_out(run, without_unused))
+    if role == "forward" and (notes := _notes()) is not None:
+        notes.bw_donated_idxs = []  # the backward graph writes to nothing that was saved for it, and may run once more
+        parts.results = None if returns_numbers(graph) else PlainResults.of(notes)
+    numbers = returns_numbers(graph)
+    run: Callable[..., Any] = _graph_calls(tensors_of(graph) if numbers else graph, program, parts, role)
+    run = with_numbers(graph, run) if numbers else run
+    if role == "backward" and (unused := parts.unused) is not None:
+        run = unused.left_out(run, partial(_without, graph, program, parts))
+    found: Callable[..., Any] = make_boxed_func(run)  # as AOTAutograd calls it: with a list, which it may empty
     return found
 
 
-def _without(
-    graph: GraphModule, program: Program, parts: _Parts, calls: GraphCalls, unused: frozenset[int]
-) -> Callable[..., Any] | None:
-    """Return what runs a backward graph, that of `calls`, without the gradients of these results."""
-    noted = UnusedResults.noted_in(graph)
-    found = None if noted is None else without(graph, noted.gradients, unused)
-    if found is None:
+def _without(graph: GraphModule, program: Program, parts: _Parts, unused: frozenset[int]) -> Callable[..., Any] | None:
+    """Return what runs a backward graph without the gradients of these results; None where that is not known."""
+    if parts.unused is None or (found := without(graph, parts.unused.gradients, unused)) is None:
         return None
-    found.meta.update(graph.meta)
     if any(node.op == "call_function" for node in found.graph.nodes):
-        return _graph_calls(found, program, parts, calls.role)
+        return _graph_calls(found, program, parts, "backward")
     return forward_of(found)
 
 
@@ -287,45 +259,25 @@ def _graph_calls(graph: GraphModule, program: Program, parts: _Parts, role: Role
     return calls
 
 
-def _note_weights(graph: GraphModule) -> None:
-    """Mark the inputs that are parameters and buffers of modules, by what Dynamo says of the graph."""
+def _notes() -> Any:
+    """AOTAutograd's notes on the graph that is being compiled; None where there are none."""
     context = TracingContext.try_get()
-    if context is not None and context.fw_metadata is not None:
-        inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        for i in context.fw_metadata.static_input_indices:
-            if isinstance(inputs[i].meta.get("val"), Tensor):
-                inputs[i].meta[_WEIGHT] = True
-
-
-def _note_that_nothing_is_overwritten() -> None:
-    """Tell AOTAutograd that the backward graph writes to nothing that was saved for it.
-
-    It takes compilers to do so, and raises where a backward pass keeps its graph after one that did not.
-    """
-    context = TracingContext.try_get()
-    if context is not None and context.fw_metadata is not None:
-        context.fw_metadata.bw_donated_idxs = []
+    return None if context is None else context.fw_metadata
 
 
 def _written_inputs() -> tuple[int, ...]:
     """The inputs of a program that AOTAutograd has found written to, but for parameters and buffers."""
-    context = TracingContext.try_get()
-    if context is None or (metadata := context.fw_metadata) is None:
+    if (notes := _notes()) is None:
         return ()
-    static = set(metadata.static_input_indices)
-    return tuple(i for i in metadata.mutated_inp_runtime_indices if i not in static)
-
-
-def _plain_results() -> PlainResults | None:
-    """What AOTAutograd does with the results of the forward graph that is being compiled; None where it does more."""
-    context = TracingContext.try_get()
-    return None if context is None or context.fw_metadata is None else PlainResults.of(context.fw_metadata)
+    static = set(notes.static_input_indices)
+    return tuple(i for i in notes.mutated_inp_runtime_indices if i not in static)
 
 
 def _weights_of(graph: GraphModule) -> list[int]:
-    """The positions of inputs that are marked as weights."""
+    """The positions of inputs that are parameters and buffers of modules, by what Dynamo says of the graph."""
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    return [i for i, node in enumerate(inputs) if _WEIGHT in node.meta]
+    static = () if (notes := _notes()) is None else notes.static_input_indices
+    return [i for i in static if isinstance(inputs[i].meta.get("val"), Tensor)]
 
 
 def _program(chosen: CompileOptions, given: Mapping[str, Any] | None) -> Program:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
-from functools import partial
 from threading import RLock
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from threadcast.capture.guards.libraries import own_classes
-from threadcast.capture.guards.one_capture import NoTurn, one_capture
 from threadcast.capture.guards.unsupported import unsupported
 from threadcast.core import Machine
 from threadcast.core.settings import Settings
@@ -28,23 +24,23 @@ from threadcast.runtime.calls.fallback import (
     WITHIN,
     Fallback,
     FirstCall,
+    Told,
     UpdateApart,
-)
+)  # fmt: skip
 from threadcast.runtime.calls.kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.calls.learned_calls import LearnedCalls
 from threadcast.runtime.calls.left_alone import CallsLeftAlone
 from threadcast.runtime.calls.shared_learning import budget
 from threadcast.runtime.calls.short import NEW_IN_A_ROW
 from threadcast.runtime.calls.spec import CallSpec
-from threadcast.runtime.calls.table import MOST_KINDS, OTHER_NUMBERS
-from threadcast.runtime.calls.tunings import CallTunings
-from threadcast.runtime.check.shadow import shadow_step
+from threadcast.runtime.calls.table import OTHER_NUMBERS, Runner
 from threadcast.runtime.doors.traced_step import TracedStep, ran_by_plan, traced_step
 from threadcast.runtime.engine.native.library import in_step
 from threadcast.runtime.plans.core_choice import core_choice
 from threadcast.runtime.plans.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
@@ -81,39 +77,31 @@ class Optimized(LearnedCalls):
     """
 
     def __init__(self, spec: CallSpec, machine: Machine) -> None:
-        self._default, self._title = spec.shadowed.eager, spec.title
+        self._default = spec.shadowed.eager
         (model, optimizer), functions = spec.watched, spec.functions
         self._unsupported = unsupported(model)
         if self._unsupported is not None:
             model = optimizer = None
             functions = ()
         settings = Settings.read()
-        share = budget(settings["engine.tuning_share"]).part()
-        super().__init__(machine, settings, share, most=spec.most)
-        self._verify_every = settings["engine.verify_every"]
-        self._watch = Watch(model or nn.Module(), optimizer, functions=functions)
-        self._conditions = CallConditions(self._watch, trains=spec.shadowed.optimizer is not None)
-        reordered = spec.reordered or optimizer
-        self._format = ModelFormat(model, reordered, changed=self._take_format, wanted=spec.formats)
-        reference, trace = self._format.reference(self._default), partial(spec.shadowed.trace, self._format)
-        self._shadowed = replace(spec.shadowed, eager=reference, trace=trace)
-        self._tunings = CallTunings(
-            spec, settings, model_format=self._format, watch=self._watch, table=self._table,
-            fuse=settings["engine.fuse"],
+        super().__init__(
+            spec, machine, settings, budget(settings["engine.tuning_share"]).part(),
+            model_format=ModelFormat(
+                model, spec.reordered or optimizer, changed=self._take_format, wanted=spec.formats
+            ),
+            watch=Watch(model or nn.Module(), optimizer, functions=functions), most=spec.most,
+            fuse=settings["engine.fuse"], verify_every=settings["engine.verify_every"], told=Told(),
         )  # fmt: skip
+        self._conditions = CallConditions(self._watch, trains=spec.shadowed.optimizer is not None)
+        self._included = False
+        """Whether it has just come to be watched what classes of a call's arguments read."""
         self._once = ""
         """How calls differ of which each is the first of its kind, in words."""
-        self._awaited: CallKind | None = None
-        """The kind of the next call where that is timed by `_short`."""
-        self._calls = 0
-        """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
         self._left_alone = CallsLeftAlone()
-        self._looking_s = float("inf")
-        """About the fewest seconds that recent looks at a call took, to find what runs it."""
+        self._looking_s = math.inf
         self._same: _Same | None = None
         """What was found last."""
-        self._warned: set[str] = set()
-        self._last: Tuning | Fallback | FirstCall | None = None
+        self._last: Runner | FirstCall | None = None
         """What ran the last call."""
         self._counted: Callable[[], AbstractContextManager[None]] = (
             this_process().steps.step if spec.is_step else nullcontext
@@ -138,7 +126,7 @@ class Optimized(LearnedCalls):
         if self._forks != forks.number:
             if self.forked:
                 self._last = Fallback(FORKED)
-                self._warn(FORKED)
+                self._told.tell(FORKED)
                 self._format.set(MemoryFormat.AS_GIVEN)
                 return self._default(*arguments)
             self._forks, self._lock = forks.number, RLock()
@@ -155,17 +143,14 @@ class Optimized(LearnedCalls):
             self._looking_s = min(looking_s, LOOKING_GROWTH * self._looking_s)
             if self._awaited is not None:
                 self._budget.charge(min(looking_s, LOOKING_GROWTH * self._looking_s))
-                awaited, self._awaited = self._awaited, None
-                return self._timed(awaited, self._as_given, arguments)
             if isinstance(found, FirstCall):
-                self._tunings.first_call_runs()
-                return self._as_given(*arguments)
-            if not isinstance(found, Tuning):
+                return self._first_call(self._as_given, arguments)
+            if isinstance(found, Fallback):
                 return self._as_before(found, arguments)
             found.begun(began_s)
             result = self._verified(found, arguments) if self._verify_every else found(*arguments)
             if found.left is not None:
-                self._warn(found.left)
+                self._told.tell(found.left)
             return result
 
     @property
@@ -173,7 +158,7 @@ class Optimized(LearnedCalls):
         """Whether PyTorch runs the next call, whatever it is."""
         return self._left_alone.rest > 0
 
-    def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
+    def prepare(self, *arguments: Any) -> Runner | FirstCall:
         """Return what runs a call with these arguments. The call is captured first if none of its kind was before."""
         if self.forked:
             return Fallback(FORKED)
@@ -181,7 +166,7 @@ class Optimized(LearnedCalls):
         self._last = self._found(arguments, now=True)
         return self._last
 
-    def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
+    def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Runner | FirstCall:
         """What runs a call. Without `now` the first calls of a kind are timed in eager PyTorch, and not captured."""
         self._awaited = None
         if self._cores_left:
@@ -213,65 +198,48 @@ class Optimized(LearnedCalls):
             return self._found(arguments, now=now)
         if isinstance(found, Tuning) and found.leaves_alone(self._looking_s):
             varies = len(self._table) > 1 and all(one.leaves_alone(self._looking_s) for one in self._table.tunings)
-            (self._left_alone.after_varying if varies else self._left_alone.after_fastest)(arguments)
+            self._left_alone.after(arguments, varies=varies)
         if found is None:
-            return self._begun(arguments, kind, now=now)
+            return self._begun(kind, arguments, now=now)
         if isinstance(found, Fallback) and found.short:
-            self._left_alone.after_short(arguments)
+            self._left_alone.after(arguments, short=True)
         self._same = None
         if isinstance(found, Tuning) and runs_in is not None and found.captured.reads is None:
             self._same = None if self._verify_every else _Same(looked, observed, runs_in, found)
         return found
 
-    def _begun(self, arguments: tuple[Any, ...], kind: CallKind, *, now: bool) -> Tuning | Fallback | FirstCall:
-        """Have a call timed whose kind nothing runs yet, or capture it and return what runs its kind from now on."""
+    def _begun(self, kind: CallKind, arguments: tuple[Any, ...], *, now: bool = False) -> Runner | FirstCall:
         if not (now or self._watch.steady):
             return FIRST_CALL
-        began_s = time.perf_counter()
-        captured_s, part = self._captured_s(self._tunings), self._budget.part()
-        may_capture = captured_s is None or part.allows(captured_s)
-        new = self._short.wants(kind, captured_s=captured_s) and (
-            kind in self._short.kinds or not self._tunings.knows(kind, self.machine, self.cores.chosen)
-        )
-        if not now and (new or not may_capture):
-            if self._short.new_in_a_row == NEW_IN_A_ROW:
-                self._once = (
-                    f"kinds of calls that came once: {differences(kind, (*self._table.kinds, *self._short.kinds))}"
-                )
-            if self._short.new_in_a_row >= NEW_IN_A_ROW:
-                self._short.ran(kind, 0.0)  # a first call, of which the time does not count
-                self._left_alone.after_varying(arguments)
-                return Fallback(self._once)
-            self._awaited = kind
+        found = super()._begun(kind, arguments, now=now)
+        if self._included:  # what these classes read may belong to the kind
+            self._included = False
+            return self._found(arguments, now=now)
+        if self._awaited is None:
+            return found
+        if self._short.new_in_a_row < NEW_IN_A_ROW:
             if self._short.leaves_alone(kind, self._looking_s):
-                self._left_alone.after_varying(arguments)
-            return FIRST_CALL
-        if (reason := self._short.why_left_alone(kind)) is not None:
-            runner: Tuning | Fallback | FirstCall = Fallback(reason, short=True)
-        elif not (classes := self._watch.others(own_classes(arguments))):
-            try:
-                with one_capture(wait_s=None if now or self._budget.unlimited else 0.0):
-                    runner = self._tunings.make(
-                        arguments, kind, self.machine, chosen=self.cores.chosen, budget=part,
-                        eager_s=self._short.take(kind), looking_s=lambda: self._looking_s,
-                    )  # fmt: skip
-            except NoTurn:
-                return FIRST_CALL
-        elif not self._watch.has_room_for(classes):
+                self._left_alone.after(arguments, varies=True)
+            return found
+        self._awaited = None
+        if self._short.new_in_a_row == NEW_IN_A_ROW:
+            known = (*self._table.kinds, *self._short.kinds)
+            self._once = f"kinds of calls that came once: {differences(kind, known)}"
+        self._short.ran(kind, 0.0)  # a first call, of which the time does not count
+        self._left_alone.after(arguments, varies=True)
+        return Fallback(self._once)
+
+    def _captured(self, kind: CallKind, arguments: tuple[Any, ...], budget: Budget) -> Runner | FirstCall:
+        classes = self._watch.others(own_classes(arguments))
+        if not classes:
+            return super()._captured(kind, arguments, budget)
+        if not self._watch.has_room_for(classes):
             self._drop_graphs()
             self._watch.forget_classes()
-            return self._found(arguments, now=now)
-        elif (reason := self._watch.include(classes)) is not None:
-            runner = Fallback(reason)
-        elif self._watch.others(classes):  # something else has just changed
-            return FIRST_CALL
-        else:
-            return self._found(arguments, now=now)  # what they read may belong to the kind
-        if not isinstance(runner, Tuning):
-            self._budget.charge(time.perf_counter() - began_s)
-        if not isinstance(runner, FirstCall):
-            self._learned(kind, runner)
-        return runner
+        if (reason := self._watch.include(classes)) is not None:
+            return Fallback(reason)
+        self._included = not self._watch.others(classes)  # else something else has just changed
+        return FIRST_CALL
 
     def _observed(self) -> Observation:
         """The state of model and optimizer. Where tensors were replaced, drops all graphs, which hold the old ones."""
@@ -287,10 +255,9 @@ class Optimized(LearnedCalls):
         """One report for each kind of arguments: what runs it and why. In order of first use."""
         if self._unsupported is not None:
             return [Report.as_default(self._unsupported)]
-        runners, last = list(self._table), self._last
-        if isinstance(last, Fallback) and last not in runners:
-            runners.append(last)  # of what depends on hooks or on a changing value, not on the arguments
-        found = [one.report if isinstance(one, Tuning) else Report.as_default(one.reason) for one in runners]
+        found, last = super().reports, self._last
+        if isinstance(last, Fallback) and last not in self._table:
+            found.append(last.report)  # of what depends on hooks or on a changing value, not on the arguments
         return found or ([] if last is None else [Report()])
 
     @property
@@ -357,7 +324,6 @@ class Optimized(LearnedCalls):
 
     def _drop_graphs(self) -> None:
         super()._drop_graphs()
-        self._tunings.close()
         self._format.set(MemoryFormat.AS_GIVEN)
 
     def _take_format(self) -> None:
@@ -367,7 +333,7 @@ class Optimized(LearnedCalls):
 
     def _keep_format(self, reason: str) -> None:
         """Leave tensors as they are from now on; the graphs, which need them in several formats, are dropped."""
-        _logger.info("%s: from now on the memory format of the model stays as it is: %s", self._title, reason)
+        _logger.info("%s: from now on the memory format of the model stays as it is: %s", self.title, reason)
         self._drop_graphs()
         self._format.keep_given()
         self._watch.renew()
@@ -379,17 +345,12 @@ class Optimized(LearnedCalls):
             if self._left_alone.short:
                 return self._default(*arguments)
             with self._counted():
-                began_s = time.perf_counter()
-                result = self._default(*arguments)
-                self._budget.ran_eager(time.perf_counter() - began_s)
-                return result
+                return self._timed(None, self._default, arguments)
 
     def _as_before(self, fallback: Fallback, arguments: tuple[Any, ...]) -> Any:
         """Run a call in eager PyTorch. Where no kind of calls is learned, the next ones need no look."""
-        self._warn(fallback.reason)
-        beside, began_s = not self._planner.free, time.perf_counter()
-        result = self._as_given(*arguments)
-        self._budget.ran_eager(time.perf_counter() - began_s, beside=beside)
+        self._told.tell(fallback.reason)
+        result = self._timed(None, self._as_given, arguments)
         if self._watch.rest:
             self._left_alone.for_changes(self._watch.rest)
         elif not (fallback.short or self._table.tunings) and (fallback.hooks or fallback in self._table):
@@ -400,25 +361,3 @@ class Optimized(LearnedCalls):
         """Run a call in eager PyTorch in the given memory format."""
         self.put_back()
         return self._default(*arguments)
-
-    def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
-        """Run a call, and some calls in eager PyTorch too; WrongResult where the results differ."""
-        self._calls += 1
-        if self._calls % self._verify_every:
-            return tuning(*arguments)
-        reason = self._shadowed.too_large(arguments, tuning.captured)
-        if reason is None:
-            return shadow_step(
-                self._shadowed, tuning, arguments, tuning.captured, lambda: tuning.ran, lambda: tuning.ran_in_order,
-                lambda: tuning.ran_by_pytorch,
-            )  # fmt: skip
-        self._warn(reason, "threadcast does not verify this call")
-        return tuning(*arguments)
-
-    def _warn(self, reason: str, what: str = "threadcast runs this as PyTorch does") -> None:
-        """Warn once of what runs as PyTorch."""
-        if reason not in self._warned:
-            if len(self._warned) >= MOST_KINDS:
-                self._warned.clear()
-            self._warned.add(reason)
-            warnings.warn(f"{what}: {reason}", stacklevel=4)

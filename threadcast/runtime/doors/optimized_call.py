@@ -27,7 +27,6 @@ from threadcast.runtime.doors.own_calls import OwnCalls, in_training
 from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.tuner.contender import MakeBackends
-from threadcast.threads.this_process import this_process
 
 
 class OptimizedCall(OptimizedModel):
@@ -79,7 +78,6 @@ class OptimizedCall(OptimizedModel):
             most=most,
         )  # fmt: skip
         self._optimized = Optimized(spec, machine)
-        this_process().steps.ask_learning(self._learning)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimized(args, kwargs)

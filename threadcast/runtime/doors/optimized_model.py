@@ -66,11 +66,6 @@ class OptimizedModel:
         """
         return self._optimized.learning
 
-    @property
-    def _gain_left(self) -> float:
-        """Ratio of a call's seconds now to those that are expected after more learning; unbounded at first."""
-        return self._optimized.gain_left
-
     def _learn(
         self, own: OwnCalls, call: Callable[[], Any], *, seconds: float, least_gain: float,
         begin: Callable[[], bool] = lambda: True,
@@ -88,11 +83,11 @@ class OptimizedModel:
         try:
             try:
                 began_s, begun = time.monotonic(), begin()
-                with self._hurry():
-                    while begun and self.learning and self._gain_left >= least_gain and seconds > 0:
+                with self._optimized.hurry():
+                    while begun and self.learning and self._optimized.gain_left >= least_gain and seconds > 0:
                         call()
                         own.after_call()
-                        self._wait(min(_WAIT_S, seconds))
+                        self._optimized.wait(min(_WAIT_S, seconds))
                         compiles = any(report.reason == COMPILING for report in self.reports)
                         since_s, began_s = began_s, time.monotonic()
                         seconds -= 0.0 if compiles else began_s - since_s
@@ -102,14 +97,6 @@ class OptimizedModel:
         finally:
             set_back()  # Ctrl-C may have interrupted it, too
 
-    def _wait(self, timeout_s: float) -> None:
-        """Leave the cores to the search for backends for the kind of the last call; see `Tuning.wait`."""
-        self._optimized.wait(timeout_s)
-
-    def _hurry(self) -> AbstractContextManager[None]:
-        """Within the context, learning may take any time."""
-        return self._optimized.hurry()
-
     def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
         """Use this number of cores, or the cores of these CPU numbers; None: all that the process may use.
 
@@ -118,11 +105,6 @@ class OptimizedModel:
         InvalidInput for no core, and for cores that this process may not use.
         """
         return tuple(core.cpus for core in self._optimized.cores.resize(cores))
-
-    def _learning(self) -> str:
-        """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
-        kinds = sum(report.measuring for report in self._optimized.reports)
-        return f"{self._title}: measuring{f' {kinds} kinds of calls' if kinds > 1 else ''}" if kinds else ""
 
     def _showing(self, wanted: bool, most_s: float) -> AbstractContextManager[object]:
         """Within the context it is shown what is learned, for how long and of how many seconds at most, if `wanted`."""

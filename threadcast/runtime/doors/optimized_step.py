@@ -59,7 +59,6 @@ class OptimizedStep(OptimizedModel):
         self._optimized = self._gradients() if self._apart else self._whole_step()
         self._first = FirstUpdate(update.optimizer)
         self._steps = this_process().steps
-        self._steps.ask_learning(self._learning)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         if not self._apart:

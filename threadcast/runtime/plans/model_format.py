@@ -121,11 +121,6 @@ class ModelFormat:
         self._wanted = GIVEN_ONLY
         self.reset()
 
-    @property
-    def images(self) -> list[Tensor]:
-        """The weights of which there are others in channels last."""
-        return [] if self._model is None else [one for one in self._model.parameters() if one.dim() == 4]
-
     def why_stays(self, runs_in: MemoryFormat | None, *, verified: bool) -> str | None:
         """Return why tensors that a call which `runs_in` this format may reorder must stay in the order that they have.
 
