@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import sys
 from collections import namedtuple
 from collections.abc import Callable
 from contextlib import closing
@@ -108,26 +109,22 @@ def test_classes_of_libraries_are_no_own_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "argument"),
+    ("function", "arguments", "owner", "name", "value"),
     [
-        pytest.param(scaled, Batch(X), id="a tuple"),
-        pytest.param(lambda pair: pair.total(), Pair(X, X), id="a registered class"),
-        pytest.param(lambda parts: parts["a"][0].scaled, {"a": [Batch(X)]}, id="within others"),
+        pytest.param(scaled, (Batch(X),), None, "GAIN", 3.0, id="a tuple"),
+        pytest.param(lambda pair: pair.total(), (Pair(X, X),), None, "GAIN", 3.0, id="a registered class"),
+        pytest.param(lambda parts: parts["a"][0].scaled, ({"a": [Batch(X)]},), None, "GAIN", 3.0, id="within others"),
+        pytest.param(scaled, (Batch(X),), Batch, "scaled", property(lambda self: self.x * 5), id="another method"),
+        pytest.param(lambda x, level: x * level.gain, (X, Level(2)), Level, "gain", 3.0, id="of a class"),
+        pytest.param(lambda x, mode: x * mode.weight, (X, Mode.WEAK), Mode.WEAK, "weight", 3.0, id="of an enumeration"),
     ],
 )
 def test_values_that_their_methods_read_are_watched(
-    function: Callable[[Any], Tensor], argument: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    follows(function, lambda: monkeypatch.setitem(globals(), "GAIN", 3.0), argument)
-
-
-def test_methods_that_are_replaced_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    follows(scaled, lambda: monkeypatch.setattr(Batch, "scaled", property(lambda self: self.x * 5)), Batch(X))
-    follows(lambda x, level: x * level.gain, lambda: monkeypatch.setattr(Level, "gain", 3.0), X, Level(2))
-
-
-def test_attributes_of_members_of_an_enumeration_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    follows(lambda x, mode: x * mode.weight, lambda: monkeypatch.setattr(Mode.WEAK, "weight", 3.0), X, Mode.WEAK)
+    function: Callable[..., Tensor], arguments: tuple[Any, ...], owner: Any, name: str, value: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    owner = sys.modules[__name__] if owner is None else owner
+    follows(function, lambda: monkeypatch.setattr(owner, name, value), *arguments)
 
 
 @pytest.mark.usefixtures("looks_run_steps")

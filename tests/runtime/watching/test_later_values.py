@@ -127,12 +127,6 @@ def test_what_a_layer_reads_that_comes_later_is_watched(changes: Sequence[Callab
     follows(net, [lambda change=change: change(net) for change in changes], X)
 
 
-def test_numbers_of_a_later_layer_are_watched_where_a_function_calls_the_model() -> None:
-    net: Any = Net()
-    changes = [lambda: setattr(net, "fc", Adapted(net.fc)), lambda: setattr(net.fc, "scale", 0.0)]
-    follows(lambda x: net(x), changes, X)
-
-
 class Powers(NamedTuple):
     first: float
     second: float
@@ -151,26 +145,6 @@ class OfPair(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         first, second = self.pair
         return x**first + second if isinstance(self.pair, Powers) else x + first + second
-
-
-def test_another_value_is_seen_where_there_was_none() -> None:
-    net = Net()
-    follows(net, [lambda value=value: setattr(net, "act", value) for value in (torch.relu, torch.tanh, None)], X)
-    options = {"factor": 1.0}
-    follows(net, [lambda: setattr(net, "options", options), lambda: options.update(factor=3.0)], X)
-
-
-def test_a_pair_of_another_class_is_another_pair() -> None:
-    model = OfPair()
-    follows(model, [lambda: setattr(model, "pair", Sums(1.0, 2.0))], X)
-
-
-def test_bytes_are_numbers_and_texts_too() -> None:
-    net = Net()
-    net.fc.forward = lambda x: x * len(net.options)  # type: ignore[method-assign]
-    net.options = b"1"
-    net.forward = lambda x: net.fc(x)  # type: ignore[method-assign]
-    follows(net, [lambda: setattr(net, "options", b"22")], X)
 
 
 def twice(layer: nn.Module) -> nn.Module:
@@ -220,14 +194,6 @@ class Marked(nn.Linear):
         return super().forward(x) * getattr(weight, "factor", 1.0)
 
 
-def test_attributes_of_parameters_are_read() -> None:
-    layer: Any = Marked(2, 2)
-    changes = [lambda: setattr(layer.weight, "factor", 3.0), lambda: setattr(layer.weight, "factor", 2.0)]
-    follows(layer, [*changes, lambda: delattr(layer.weight, "factor")], X)
-    layer.weight.factor = 5.0
-    follows(lambda x: layer(x), [lambda: setattr(layer.weight, "factor", 4.0)], X)
-
-
 class Buffered(nn.Module):
     """Reads attributes of its buffer."""
 
@@ -240,15 +206,49 @@ class Buffered(nn.Module):
         return x * scale * (2 if scale.requires_grad else 1) * getattr(scale, "factor", 1.0)
 
 
-def test_attributes_of_buffers_are_read() -> None:
-    model: Any = Buffered()
-    later = [lambda: setattr(model.scale, "factor", 3.0), lambda: setattr(model.scale, "factor", 2.0)]
-    follows(model, [*later, lambda: setattr(model, "scale", torch.full((2,), 2.0)), *later], X)
+def of_bytes() -> Net:
+    net = Net()
+    net.fc.forward = lambda x: x * len(net.options)  # type: ignore[method-assign]
+    net.options, net.forward = b"1", lambda x: net.fc(x)  # type: ignore[method-assign]
+    return net
 
 
-def test_whether_a_tensor_is_trained_is_read_where_code_asks() -> None:
-    model: Any = Buffered()
-    follows(model, [lambda: model.scale.requires_grad_(True)], X)
+OPTIONS = {"factor": 1.0}
+OTHERS: dict[str, tuple[Callable[[], Any], Sequence[Callable[[Any], Any]]]] = {
+    "functions where there was none": (
+        Net, [lambda net, value=value: setattr(net, "act", value) for value in (torch.relu, torch.tanh, None)],
+    ),
+    "a dictionary where there was none": (
+        Net, [lambda net: setattr(net, "options", OPTIONS), lambda net: OPTIONS.update(factor=3.0)],
+    ),
+    "a pair of another class": (OfPair, [lambda model: setattr(model, "pair", Sums(1.0, 2.0))]),
+    "bytes": (of_bytes, [lambda net: setattr(net, "options", b"22")]),
+    "attributes of a parameter": (
+        lambda: Marked(2, 2),
+        [*(lambda layer, value=value: setattr(layer.weight, "factor", value) for value in (3.0, 2.0)),
+         lambda layer: delattr(layer.weight, "factor")],
+    ),
+    "attributes of buffers": (
+        Buffered,
+        [*(later := [lambda model, value=value: setattr(model.scale, "factor", value) for value in (3.0, 2.0)]),
+         lambda model: setattr(model, "scale", torch.full((2,), 2.0)), *later],
+    ),
+    "whether a tensor is trained": (Buffered, [lambda model: model.scale.requires_grad_(True)]),
+    "numbers of a later layer": (
+        Net, [lambda net: setattr(net, "fc", Adapted(net.fc)), lambda net: setattr(net.fc, "scale", 0.0)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+@pytest.mark.parametrize(("make", "changes"), OTHERS.values(), ids=list(OTHERS))
+def test_other_values_and_attributes_are_seen(
+    make: Callable[[], Any], changes: Sequence[Callable[[Any], Any]], as_function: bool
+) -> None:
+    OPTIONS.update(factor=1.0)
+    model = make()
+    called = (lambda x: model(x)) if as_function else model
+    follows(called, [lambda change=change: change(model) for change in changes], X)
 
 
 def test_a_call_that_sets_an_attribute_of_a_parameter_is_not_captured() -> None:
