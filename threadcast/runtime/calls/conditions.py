@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -122,12 +123,10 @@ def keeps_casts() -> bool:
     return torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled()
 
 
-_contexts = AutocastContexts()
-
-
+@lru_cache(maxsize=1)
 def autocast_contexts() -> AutocastContexts:
     """Return the process's: PyTorch's casts are those of all models."""
-    return _contexts
+    return AutocastContexts()
 
 
 def why_transformed() -> str | None:

@@ -31,7 +31,7 @@ from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.threads.forks import forks
 
 CALLS = 20
-"""Calls by the short way, after which one goes the long way: there drift, feedback and cores are looked at. Also most
+"""Calls by the short way, after which one goes the long way: there drift, feedback and cores are looked at. Also the
 calls between two that try to learn the short way. A convention."""
 
 _logger = logging.getLogger("threadcast")
@@ -62,7 +62,6 @@ class ShortWay:
         self._passes: Passes | None = None
         self._left = 0
         """Calls that go the short way before one goes the long way; or before the next one from which it is learned."""
-        self._wait = 1
         self.calls = 0
         """Calls so far by the short way."""
 
@@ -90,14 +89,14 @@ class ShortWay:
     def _long(self, arguments: tuple[Any, ...]) -> Any:
         passes = self._passes
         if passes is not None and not (passes.hold() and self._left <= 0):
-            self._passes, self._wait, passes = None, 1, None
+            self._passes, passes = None, None
         if passes is not None:
             self._left = CALLS
             return self._graphs(*arguments)
         self._left -= 1
         if self._left > 0 or not torch.is_grad_enabled() or not _all_plain(arguments):
             return self._graphs(*arguments)
-        self._left, self._wait = self._wait, min(2 * self._wait, CALLS)
+        self._left = CALLS
         settled = self._settled()
         return self._graphs(*arguments) if settled is None else self._learned_from(arguments, *settled)
 
@@ -136,7 +135,7 @@ class ShortWay:
         self._passes = None
 
     def _found(self, passes: Passes) -> None:
-        self._passes, self._left, self._wait = passes, CALLS, 1
+        self._passes, self._left = passes, CALLS
 
 
 @dataclass(frozen=True, slots=True)
