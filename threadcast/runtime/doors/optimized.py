@@ -119,8 +119,6 @@ class Optimized(LearnedCalls):
     def __call__(self, *arguments: Any) -> Any:
         if self._left_alone.rest:  # PyTorch runs the call, whatever a look would find
             self._left_alone.rest -= 1
-            if self._counted is nullcontext:
-                return self._default(*arguments)
             with self._counted():
                 return self._default(*arguments)
         if self._forks != forks.number:
