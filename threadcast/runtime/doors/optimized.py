@@ -72,7 +72,7 @@ class Optimized(LearnedCalls):
     """A callable that runs a call in eager PyTorch, or by a faster equivalent with the same effect on the model.
 
     Each call is looked at: whether PyTorch must run it whatever it is (`CallConditions`), of which kind it is, and what
-    runs its kind (`CallTable`). Calls of a new kind are timed in eager PyTorch, then captured (`CallTunings`). The
+    runs its kind (`CallTable`). Calls of a new kind are timed in eager PyTorch, then captured (`LearnedCalls`). The
     next ones measure and compare (`Tuning`); each of them does all of the caller's step.
     """
 
@@ -231,9 +231,8 @@ class Optimized(LearnedCalls):
         classes = self._watch.others(own_classes(arguments))
         if not classes:
             return super()._captured(kind, arguments, budget)
-        if not self._watch.has_room_for(classes):
+        if self._watch.make_room(classes):
             self._drop_graphs()
-            self._watch.forget_classes()
         if (reason := self._watch.include(classes)) is not None:
             return Fallback(reason)
         self._included = not self._watch.others(classes)  # else something else has just changed

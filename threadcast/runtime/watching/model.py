@@ -119,15 +119,17 @@ class Watch:
         """Those of these classes of arguments that are not included."""
         return [kind for kind in classes if kind not in self._classes]
 
-    def has_room_for(self, classes: Sequence[type]) -> bool:
-        """Whether these may be included beside those that are; a program may make its classes anew again and again."""
-        return not self._classes or len(self._classes) + len(classes) <= MOST_CLASSES
+    def make_room(self, classes: Sequence[type]) -> bool:
+        """Watch no class of arguments any more where these have no room beside those that are; return whether so.
 
-    def forget_classes(self) -> None:
-        """Include no class of arguments any more; no graph may be left that relies on one."""
-        self._classes = {}
-        self._reads = self._new_reads(())
-        self._note()
+        A program may make its classes anew again and again. No graph may then be left that relies on one.
+        """
+        full = bool(self._classes) and len(self._classes) + len(classes) > MOST_CLASSES
+        if full:
+            self._classes = {}
+            self._reads = self._new_reads(())
+            self._note()
+        return full
 
     def include(self, classes: Iterable[type]) -> str | None:
         """Watch also what the methods of these classes read; return why that cannot be, in words, else None.
@@ -162,8 +164,7 @@ class Watch:
         self._values = [value for _, _, value in held]
         self._tensors = list(filter(_is_strided, self.tensors))
         self._parameters = list(self.model.parameters())
-        self._places = list(map(Tensor.data_ptr, self._tensors))
-        self._sides = _sides_of(self._tensors)
+        self._places = _places_of(self._tensors)
         self._tables = [t for m in self._modules for t in (m._parameters, m._buffers, m._modules)]
         self._keys = list(map(tuple, self._tables))  # in their order, by which nn.Sequential calls its layers
         self._kinds = list(map(type, self._modules))
@@ -318,12 +319,8 @@ class Watch:
 
     def _holds(self) -> bool:
         found = map(dict.get, self._holders, self._names)
-        return (
-            all(map(is_, found, self._values))
-            and self._same_names()
-            and list(map(Tensor.data_ptr, self._tensors)) == self._places
-            and _sides_of(self._tensors) == self._sides
-        )
+        same = all(map(is_, found, self._values)) and self._same_names()
+        return same and _places_of(self._tensors) == self._places
 
     def _settings(self) -> tuple[Any, ...]:
         own, others = self._modules[: self._own], self._modules[self._own :]
@@ -371,9 +368,9 @@ def _is_bare(value: Any) -> bool:
     return value is None or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and not vars(value))
 
 
-def _sides_of(tensors: list[Tensor]) -> list[tuple[torch.Size, tuple[int, ...], torch.dtype]]:
-    """How tensors read the memory at their places, where numbers of another type may come to lie."""
-    return [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
+def _places_of(tensors: list[Tensor]) -> list[tuple[int, torch.Size, tuple[int, ...], torch.dtype]]:
+    """Where tensors lie, and how they read the memory there, where numbers of another type may come to lie."""
+    return [(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
 
 
 def _is_strided(tensor: Tensor) -> bool:
