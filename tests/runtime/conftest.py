@@ -21,10 +21,10 @@ from threadcast.runtime.doors.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuner import candidates, first_steps, looks, plan_candidate, planning, rounds, standings
-from threadcast.runtime.tuner.contender import ContenderId, Kind
-from threadcast.runtime.tuner.entrant import Entrant
+from threadcast.runtime.tuner.candidate import ContenderId, Kind
 from threadcast.runtime.tuner.events import Instructions, Next, Ran, Run
 from threadcast.runtime.tuner.guard import Verdict
+from threadcast.runtime.tuner.standings import Entrant
 from threadcast.runtime.tuner.tournament import Tournament
 
 
@@ -66,7 +66,6 @@ def nobody_else_computes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def nothing_planned() -> None:
     """No plan that a test before has asked for disturbs calls."""
-    planning._at_work.clear()
     planner_on.cache_clear()
 
 

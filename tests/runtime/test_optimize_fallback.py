@@ -19,7 +19,7 @@ from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.runtime.calls.fallback import Fallback, FirstCall
 from threadcast.runtime.calls.shared_learning import budget
 from threadcast.runtime.doors import optimized_call
-from threadcast.runtime.tuner.plan_maker import PlanMaker
+from threadcast.runtime.tuner.looks import Looks
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.model import Patience
 
@@ -50,10 +50,10 @@ def test_arguments_that_cannot_be_captured_run_as_before(argument: Any, reason: 
 
 
 def test_what_fails_while_measuring_leaves_steps_as_they_were(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: PlanMaker, step: Any, *, goes_on: bool) -> Any:
+    def fails(self: Looks) -> int:
         raise OSError("no space left")
 
-    monkeypatch.setattr(PlanMaker, "prepare", fails)
+    monkeypatch.setattr(Looks, "open", fails)
     step, mine, _, eager, eager_optimizer = trained
     for seed in range(4):
         x, y = batch(seed)

@@ -18,7 +18,7 @@ import threadcast
 from tests.capture.graph.test_optimizer_settings import SETTINGS, STEPS, Net, batch, moved_alike, train_eagerly, twins
 from tests.runtime.small_training import run_until_settled
 from threadcast.runtime.doors.optimize import OptimizedStep
-from threadcast.runtime.tuner.entrant import LOOK
+from threadcast.runtime.tuner.standings import LOOK
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
 

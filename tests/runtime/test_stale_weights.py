@@ -22,7 +22,7 @@ from threadcast.runtime.backends import weight_versions
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.doors import optimized_call as optimize_file
 from threadcast.runtime.engine.native.library import native_library
-from threadcast.runtime.tuner.contender import Contender, backend
+from threadcast.runtime.tuner.candidate import Contender, backend
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

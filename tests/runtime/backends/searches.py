@@ -17,7 +17,7 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.backends.search_process import end_kept
-from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.candidate import Contender
 
 
 def search_for(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], **options: Any) -> BackendSearch:

@@ -90,10 +90,9 @@ def test_one_search_of_a_process_is_at_work_at_a_time(module: Two) -> None:
     captured = capture_forward(module, *ARGUMENTS[0])
     first, second, third = (BackendsBeside(make) for _ in range(3))
     with closing(first), closing(second), closing(third):
-        assert first.make(captured, (), None)
-        first.start()
-        assert not second.make(captured, (), None)
-        assert second.waits
+        first.begin(captured, (), None)
+        second.begin(captured, (), None)
+        assert (first.works, second.works, second.waits) == (True, False, True)
         second.before_step(rests=False)
         assert second.beside, "steps of others are beside it, too"
         assert made[0]._process is not None
@@ -104,9 +103,10 @@ def test_one_search_of_a_process_is_at_work_at_a_time(module: Two) -> None:
         assert made[0]._process._rests
         assert not second.beside
         second.before_step(rests=False)
-        eventually(lambda: second.make(captured, (), None))
+        eventually(lambda: second.begin(captured, (), None) or second.works)  # type: ignore[func-returns-value]
         second.close()
-        assert third.make(captured, (), None), "the second one was closed"
+        third.begin(captured, (), None)
+        assert third.works, "the second one was closed"
         assert len(made) == 3
         assert made[0].poll() or made[0].poll(), "what it has built can be opened all the same"
 
@@ -137,7 +137,7 @@ def test_a_process_that_was_begun_early_works_at_once_and_serves_the_search(modu
 
 def test_a_fork_has_no_search(module: Two) -> None:
     with closing(BackendsBeside(lambda *_: search_for(module, ARGUMENTS))) as beside:
-        assert beside.make(capture_forward(module, *ARGUMENTS[0]), (), None)
+        beside.begin(capture_forward(module, *ARGUMENTS[0]), (), None)
         if (child := os.fork()) == 0:
             beside.before_step(rests=False)
             os._exit(beside.beside)

@@ -21,7 +21,7 @@ from threadcast.runtime.bundles.archive import read_bundle
 from threadcast.runtime.bundles.exchange import load, save
 from threadcast.runtime.bundles.places import Places
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuner.contender import VariantPlan
+from threadcast.runtime.tuner.candidate import VariantPlan
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.compiled.fixed_weights import FixedWeights
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.doors.compile_backend import compiled_graphs
-from threadcast.runtime.tuner.contender import Contender, backend
+from threadcast.runtime.tuner.candidate import Contender, backend
 from threadcast.runtime.tuner.report import Report
 
 FREEZE = {"freeze": True}

@@ -378,6 +378,9 @@ class Search:
 
     over, working, rests = False, True, False
 
+    def start(self) -> None:
+        """Nothing to start."""
+
     def rest(self, rests: bool) -> None:
         self.rests = rests
 
@@ -386,7 +389,7 @@ class Search:
 def test_a_search_for_backends_rests_beside_whole_calls_unless_these_may_take_any_time(share: float) -> None:
     clock, part, search, rested = Clock(), Part(), Search(), []
     others = BackendsBeside(lambda *_: search)  # type: ignore[arg-type, return-value]
-    assert others.make(object(), (), None)  # type: ignore[arg-type]
+    others.begin(object(), (), None)  # type: ignore[arg-type]
     seconds = {"eager": 0.01, "graphs": 0.005}
 
     def way(name: str) -> Any:

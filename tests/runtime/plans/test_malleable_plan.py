@@ -27,7 +27,7 @@ from threadcast.runtime.plans.malleable_plan import MalleablePlan, counts_below
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.call_plans import CallPlans
-from threadcast.runtime.tuner.contender import VariantPlan
+from threadcast.runtime.tuner.candidate import VariantPlan
 from threadcast.runtime.tuner.core_follower import CoreFollower
 from threadcast.scheduler import planner_process
 from threadcast.scheduler.policies import Problem

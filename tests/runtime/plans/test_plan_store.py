@@ -27,8 +27,8 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import BELIEVED, Extra, FasterGraphs, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.contender import DEFAULT, Contender, VariantPlan, backend, eager_in, plan_of
-from threadcast.runtime.tuner.entrant import LOOK, MOST_EAGER
+from threadcast.runtime.tuner.candidate import DEFAULT, Contender, VariantPlan, backend, eager_in, plan_of
+from threadcast.runtime.tuner.standings import LOOK, MOST_EAGER
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.scheduler.policies import Problem
 

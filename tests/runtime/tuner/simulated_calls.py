@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.entrant import Status
 from threadcast.runtime.tuner.events import (
     Compared,
     Drop,
@@ -24,6 +23,7 @@ from threadcast.runtime.tuner.events import (
     RunStage,
     Staged,
 )
+from threadcast.runtime.tuner.standings import Status
 from threadcast.runtime.tuner.tournament import Tournament
 
 DEFAULT = "default"

@@ -16,7 +16,7 @@ from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.candidate import Contender
 from threadcast.runtime.tuner.tuning import Tuning
 
 
@@ -77,12 +77,13 @@ def made(
     default: Callable[[torch.Tensor], torch.Tensor] | None = None,
     capture: Callable[[MemoryFormat], Captured] | None = None,
     formats: tuple[MemoryFormat, ...] = (MemoryFormat.AS_GIVEN,), feedback: StepFeedback | None = None,
-    budget: Budget | None = None,
+    budget: Budget | None = None, looking_s: float = 0.0,
 ) -> Iterator[Tuning]:  # fmt: skip
     captured = capture_forward(function, torch.ones(3))
     found = Tuning(
         default or clock.default, capture or (lambda _: captured), ModelFormat(None), formats, machine, call="a call",
         plans=PlanStore(folder, machine), fuse=False, clock=clock, feedback=feedback, budget=budget,
+        looking_s=lambda: looking_s,
         backends=None if backend is None else lambda *_: Found(backend, looks),
     )  # fmt: skip
     with closing(found):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,28 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.tuner.guard import ALONE, LONG_PAIRS, LONG_S, MAX_PAIRS, Guard, Verdict, judge
+from threadcast.runtime.tuner.guard import LONG_PAIRS, LONG_S, Guard, Verdict, judge
 
 
-def test_a_faster_plan_is_kept_and_an_equal_one_is_not() -> None:
-    assert judge([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]).kept == "plan"
-    assert judge([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]).gain == 2.0
-    assert judge([1.0, 1.0, 1.0], [1.0, 1.0, 1.0]).kept == "default"
-
-
-def test_a_machine_that_slows_down_for_both_changes_nothing() -> None:
-    default, planned = [2.0, 2.0, 2.0, 20.0, 20.0], [1.5, 1.5, 1.5, 15.0, 15.0]
-    verdict = judge(default, planned)
-    assert (verdict.kept, verdict.low, verdict.high) == ("plan", pytest.approx(4 / 3), pytest.approx(4 / 3))
-
-
-def test_one_disturbed_step_does_not_turn_the_verdict() -> None:
-    assert judge([2.0] * 4 + [0.1] + [2.0] * 4, [1.0] * 9).kept == "plan"
-
-
-def test_a_lead_that_a_few_steps_cannot_show_changes_nothing() -> None:
-    verdict = judge([2.0, 2.0, 0.9, 2.0], [1.0] * 4)
-    assert (verdict.kept, verdict.shown) == ("default", False)
+@pytest.mark.parametrize(
+    ("default_s", "planned_s", "gain", "kept", "shown"),
+    [
+        ([2.0] * 3, [1.0] * 3, 2.0, "plan", True),
+        ([1.0] * 3, [1.0] * 3, 1.0, "default", False),
+        ([2.0, 2.0, 2.0, 20.0, 20.0], [1.5, 1.5, 1.5, 15.0, 15.0], 4 / 3, "plan", True),  # both have become slower
+        ([2.0] * 4 + [0.1] + [2.0] * 4, [1.0] * 9, 2.0, "plan", True),  # one pair was disturbed
+        ([2.0, 2.0, 0.9, 2.0], [1.0] * 4, 2.0, "default", False),  # of few
+        ([1.0] * 6, [2.0] * 6, 0.5, "default", True),
+    ],
+)
+def test_what_is_faster_beyond_doubt_is_kept(
+    default_s: list[float], planned_s: list[float], gain: float, kept: str, shown: bool
+) -> None:
+    verdict = judge(default_s, planned_s)
+    assert (verdict.gain, verdict.kept, verdict.shown) == (pytest.approx(gain), kept, shown)
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), min_size=3))
@@ -41,13 +37,6 @@ def test_the_interval_encloses_the_gain_and_the_plan_must_lie_above_one(pairs: l
     verdict = judge([d for d, _ in pairs], [p for _, p in pairs])
     assert verdict.low <= verdict.gain <= verdict.high
     assert (verdict.kept == "plan") == (verdict.low > 1.0)
-
-
-@given(st.lists(st.floats(0.1, 10.0), min_size=3, max_size=40))
-def test_the_verdict_turns_round_when_default_and_plan_are_exchanged(ratios: list[float]) -> None:
-    there, back = judge(ratios, [1.0] * len(ratios)), judge([1.0] * len(ratios), ratios)
-    assert (there.low, there.high) == pytest.approx((1 / back.high, 1 / back.low))
-    assert there.shown == back.shown
 
 
 def test_the_interval_holds_the_true_median_19_times_of_20() -> None:
@@ -86,9 +75,9 @@ class World:
             self._step(runner)
             guard.observe(started_s=started_s, seconds=self.now_s - started_s)
 
-    def run_to_verdict(self, **options: Any) -> Verdict:
+    def run_to_verdict(self) -> Verdict:
         """Run until it is clear which is faster."""
-        guard = Guard(**options)
+        guard = Guard()
         while guard.verdict is None:
             assert len(self.ran) < 10_000
             self.run(guard, 1)
@@ -100,11 +89,13 @@ class World:
 
 
 def test_every_step_is_run_once_and_the_faster_one_for_good() -> None:
-    for default_s, planned_s, kept in [(0.02, 0.01, "plan"), (0.01, 0.011, "default")]:
+    for default_s, planned_s, kept, pairs in [
+        (0.02, 0.01, "plan", 6), (0.01, 0.011, "default", 6), (0.01, 0.02, "default", 3),
+    ]:  # fmt: skip
         world, guard = World(lambda step, s=default_s: s, lambda step, s=planned_s: s), Guard()
         world.run(guard, 60)
         assert guard.verdict is not None
-        assert (guard.verdict.kept, guard.verdict.pairs) == (kept, 6)
+        assert (guard.verdict.kept, guard.verdict.pairs) == (kept, pairs)
         steps = world.ran
         assert len(steps) == 60
         assert set(steps[-20:]) == {kept}
@@ -170,33 +161,11 @@ def test_a_long_comparison_that_shows_nothing_goes_on_while_the_plan_may_be_fast
         assert (verdict.kept, verdict.pairs) == ("default", pairs)
 
 
-def test_rows_of_steps_alone_are_long() -> None:
-    assert World(lambda _: 0.012, lambda _: 0.01).run_to_verdict(rows=ALONE).pairs == 3
-    assert World(lambda _: 0.0105, lambda _: 0.01).run_to_verdict(rows=ALONE).pairs == 6
-
-
 def test_a_long_comparison_goes_on_where_one_of_three_pairs_disagrees() -> None:
     for disturbed, planned_s, kept in [(0.5, 0.8, "plan"), (3.0, 1.2, "default")]:
         world = World(lambda step, s=disturbed: s if step < 3 else 1.0, lambda _, s=planned_s: s)
         verdict = world.run_to_verdict()
         assert (verdict.kept, verdict.pairs) == (kept, LONG_PAIRS)
-
-
-def test_rows_of_steps_alone_outlast_threads_that_spin() -> None:
-    world = World(lambda step: 1e-3, lambda step: 1e-3)
-    world.run_to_verdict(rows=ALONE)
-    ran = world.ran
-    runs = [len(list(steps)) for _, steps in itertools.groupby(ran)]
-    assert min(runs[:-1]) >= 1e3 * (ALONE.quiet_s + ALONE.seconds)
-
-
-def test_a_block_of_long_steps_has_few_of_them() -> None:
-    def steps(seconds: float) -> int:
-        world = World(lambda step: seconds, lambda step: 2.0 * seconds)
-        world.run_to_verdict()
-        return len(world.ran)
-
-    assert steps(1.1 * LONG_S) < steps(0.4 * LONG_S)
 
 
 @pytest.mark.parametrize(
@@ -248,14 +217,6 @@ def test_what_a_pair_takes_is_known_once_it_has_run() -> None:
     world.run(guard, 4)
     assert guard.pair_s("plan") == pytest.approx(5.8)
     assert guard.pair_s("default") == pytest.approx(2.0)
-
-
-def test_without_a_difference_the_default_is_kept_in_the_end() -> None:
-    rng = np.random.default_rng(1)
-    world = World(lambda step: rng.uniform(0.9, 1.1), lambda step: rng.uniform(0.9, 1.1))
-    verdict = world.run_to_verdict()
-    assert verdict.kept == "default"
-    assert verdict.pairs <= MAX_PAIRS
 
 
 def test_a_steady_drift_does_not_make_one_of_them_faster() -> None:

@@ -27,7 +27,7 @@ from threadcast.runtime.plans.model_format import ModelFormat, with_images_chann
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import candidates
-from threadcast.runtime.tuner.contender import ContenderId, Kind
+from threadcast.runtime.tuner.candidate import ContenderId, Kind
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
 
@@ -128,31 +128,24 @@ def test_a_plan_of_a_model_that_reads_the_order_in_memory_is_refused(caplog: pyt
     assert report.layout is MemoryFormat.AS_GIVEN
 
 
-def shown(format_of: ModelFormat, function: Callable[[Tensor], Tensor], formats: list[MemoryFormat]) -> Any:
-    """What makes a `Tuning` its graph, and notes the formats that were asked for."""
-
-    def capture(memory_format: MemoryFormat) -> Captured:
-        formats.append(memory_format)
-        format_of.set(memory_format)
-        return capture_forward(function, torch.ones(1, 2, 3, 4))
-
-    return capture
-
-
 def test_eager_in_another_format_is_compared_with_eager_as_given(
     machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model_format, formats, refused = ModelFormat(None), list[MemoryFormat](), []
+    model_format, refused = ModelFormat(None), []
 
     def default(x: Tensor) -> Tensor:
         return x.sin() if model_format.current is MemoryFormat.AS_GIVEN else x.cos()
+
+    def capture(memory_format: MemoryFormat) -> Captured:
+        model_format.set(memory_format)
+        return capture_forward(torch.sin, torch.ones(1, 2, 3, 4))
 
     def reference(x: Tensor) -> Tensor:
         with model_format.as_given():
             return default(x)
 
     made = Tuning(
-        default, shown(model_format, torch.sin, formats), model_format, tuple(MemoryFormat), machine, call="a call",
+        default, capture, model_format, tuple(MemoryFormat), machine, call="a call",
         plans=PlanStore(tmp_path, machine), fuse=False, checked=Shadowed(reference, reference, None, None, leaves),
     )  # fmt: skip
     with closing(made) as tuned:
@@ -163,20 +156,6 @@ def test_eager_in_another_format_is_compared_with_eager_as_given(
             if not tuned.learning:
                 break
         assert (tuned.report.runs, len(refused)) == ("plan", 1)
-    assert set(formats) == set(MemoryFormat)
-
-
-def test_a_random_graph_is_captured_as_given_where_another_format_came_first(machine: Machine, tmp_path: Path) -> None:
-    model_format, formats = ModelFormat(None), list[MemoryFormat]()
-    capture = shown(model_format, lambda x: nn.functional.dropout(x), formats)
-    made = Tuning(
-        nn.functional.dropout, capture, model_format, tuple(MemoryFormat)[::-1], machine, call="a call",
-        plans=PlanStore(tmp_path, machine), fuse=False,
-    )  # fmt: skip
-    with closing(made) as tuned:
-        assert formats == [MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN]
-        assert model_format.current is MemoryFormat.AS_GIVEN
-        assert tuned.captured.program.nodes
 
 
 class Cleaning(nn.Module):
@@ -210,16 +189,26 @@ def images(number: int) -> Tensor:
     return x
 
 
-@pytest.mark.parametrize("where", ["before", "after"])
-@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize(
+    ("where", "flat", "trains"), [("before", True, False), ("after", False, False), ("before", False, True)]
+)
 @pytest.mark.usefixtures("channels_last_wins")
-def test_a_call_writes_to_the_callers_argument(where: str, flat: bool) -> None:
+def test_a_call_writes_to_the_callers_argument(where: str, flat: bool, trains: bool) -> None:
     torch.manual_seed(0)
-    model = Cleaning(where).eval()
-    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+    model = Cleaning(where).train(trains)
+    optimizer, target = torch.optim.SGD(model.parameters(), lr=0.01), torch.zeros(4, dtype=torch.int64)
+    made: Any = (
+        threadcast.optimize_training(model, cross_entropy, optimizer, cores=1) if trains
+        else threadcast.optimize(model, cores=1, backends=False)
+    )  # fmt: skip
+    with closing(made) as call, torch.set_grad_enabled(trains):
 
         def check(number: int) -> None:
             mine, eager = images(number), images(number)
+            if trains:
+                call(mine, target)
+                assert mine.isfinite().all()
+                return
             found = call(mine, mine.view(-1)) if flat else call(mine)
             wanted = model(eager, eager.view(-1)) if flat else model(eager)
             torch.testing.assert_close(found, wanted, equal_nan=True)
@@ -228,23 +217,7 @@ def test_a_call_writes_to_the_callers_argument(where: str, flat: bool) -> None:
         run_until_learned(call, check)
         for number in range(LATE, LATE + 10):
             check(number)
-        assert set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
-
-
-@pytest.mark.usefixtures("channels_last_wins")
-def test_a_training_step_writes_to_the_callers_argument() -> None:
-    model = Cleaning("before")
-    step = threadcast.optimize_training(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.01), cores=1)
-    with closing(step):
-
-        def check(number: int) -> None:
-            x = images(number)
-            step(x, torch.zeros(4, dtype=torch.int64))
-            assert x.isfinite().all()
-
-        run_until_learned(step, check)
-        for number in range(LATE, LATE + 10):
-            check(number)
+        assert trains or set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
 
 
 class Found(NamedTuple):
@@ -299,42 +272,31 @@ def shared(*tensors: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "results",
+    ("results", "wins"),
     [
-        lambda x, y, of: y,
-        lambda x, y, of: [y, y, y.mean((2, 3)), of.convolve.bias],
-        lambda x, y, of: Found(y, {"mean": y.mean((2, 3), keepdim=True), "one": y[:, :1] + 1, "none": None}),
-        lambda x, y, of: (y[:, :2], (y + 1).transpose(2, 3), (y + 2).flatten(2)),
-        lambda x, y, of: (y, y.permute(0, 2, 3, 1).reshape(len(y), -1)),  # copied in the given format only
-        lambda x, y, of: (y[:, :, 0, 0].expand(5, 4, 6), (y + 1)[:, :, None, 0].expand(-1, -1, 2, -1)),
-        lambda x, y, of: (y, y[:, :2]),
-        lambda x, y, of: (y, y.flatten(1)),
-        lambda x, y, of: (y.flatten(1), y.flatten(2)),
+        (lambda x, y, of: y, True),
+        (lambda x, y, of: [y, y, y.mean((2, 3)), of.convolve.bias], True),
+        (
+            lambda x, y, of: Found(y, {"mean": y.mean((2, 3), keepdim=True), "one": y[:, :1] + 1, "none": None}),
+            True,
+        ),
+        (lambda x, y, of: (y[:, :2], (y + 1).transpose(2, 3), (y + 2).flatten(2)), True),
+        (lambda x, y, of: (y, y.permute(0, 2, 3, 1).reshape(len(y), -1)), True),  # copied in the given format only
+        (lambda x, y, of: (y[:, :, 0, 0].expand(5, 4, 6), (y + 1)[:, :, None, 0].expand(-1, -1, 2, -1)), True),
+        (lambda x, y, of: (y, y[:, :2], y.flatten(1), y.flatten(2)), True),
+        # what shares memory with a result in one format only does not run in channels last
+        (lambda x, y, of: (y, x), False),
+        (lambda x, y, of: (y, x[:, :, 0, 0]), False),
+        (lambda x, y, of: (y, of.convolve.weight.detach()), False),
+        (lambda x, y, of: (y, of.convolve.weight.flatten(1)), False),
     ],
 )
-def test_results_in_channels_last_have_the_strides_that_eager_pytorch_gives(
-    results: Callable[[Tensor, Tensor, Any], Any], channels_last_wins: str
+def test_results_in_channels_last_have_the_strides_and_share_the_memory_that_eager_pytorchs_do(
+    results: Callable[[Tensor, Tensor, Any], Any], wins: bool, channels_last_wins: str
 ) -> None:
     report = called(results)
-    assert channels_last_wins in (report.runs, f"{report.runs}, {report.layout}")
-
-
-@pytest.mark.parametrize(
-    "results",
-    [
-        lambda x, y, of: (y, x),
-        lambda x, y, of: (y, x[:, :, 0, 0]),
-        lambda x, y, of: (y, of.convolve.weight.detach()),
-        lambda x, y, of: (y, of.convolve.weight.flatten(1)),
-    ],
-)
-@pytest.mark.usefixtures("channels_last_wins")
-def test_what_shares_memory_with_a_result_in_one_format_only_does_not_run_in_channels_last(
-    results: Callable[[Tensor, Tensor, Any], Any],
-) -> None:
-    report = called(results)
-    assert "channels last" not in report.runs
-    assert report.layout is not MemoryFormat.CHANNELS_LAST
+    assert (channels_last_wins in (report.runs, f"{report.runs}, {report.layout}")) == wins
+    assert wins or report.layout is not MemoryFormat.CHANNELS_LAST
 
 
 def test_arguments_that_are_no_images_stay_the_callers_own_in_channels_last() -> None:
@@ -365,15 +327,20 @@ def classifier() -> nn.Sequential:
     return nn.Sequential(*layers).eval()
 
 
-def test_weights_that_share_their_memory_keep_it() -> None:
+@pytest.mark.parametrize("gradients", [False, True], ids=["share their memory", "have gradients"])
+def test_weights_that_others_use_stay_in_the_given_format(gradients: bool) -> None:
+    """Another optimizer may train them, or the caller write to them."""
     model = classifier()
-    kept = model.state_dict()
+    if gradients:
+        model(images(0)).sum().backward()
+    kept = {} if gradients else model.state_dict()
     with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
 
         def check(number: int) -> None:
-            kept["0.weight"].mul_(0.99)
+            for weight in kept.values():
+                weight.mul_(0.99)
             torch.testing.assert_close(call(images(number)), model(images(number)))
-            assert shared(kept["0.weight"], model[0].weight)[1] == 0
+            assert gradients or shared(kept["0.weight"], model[0].weight)[1] == 0
 
         run_until_learned(call, check)
         assert set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
@@ -411,14 +378,6 @@ def test_weights_that_share_their_memory_after_learning_keep_it(
         run_until_learned(call, check)
         assert shared(kept["0.weight"], model[0].weight)[1] == 0
         assert all(set(report.predicted_s) <= {"as given", "as given, fused"} for report in call.reports)
-
-
-def test_weights_that_another_optimizer_trains_run_in_the_given_format_only() -> None:
-    model = classifier()
-    model(images(0)).sum().backward()
-    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
-        run_until_learned(call, lambda number: call(images(number)))
-        assert set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
 
 
 def test_a_convolution_that_grows_by_data_computes_with_its_new_weight() -> None:

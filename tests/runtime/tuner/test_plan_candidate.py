@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
-from threadcast.core import Case, CurveTable, Placement, Plan
+from tests.runtime.conftest import SequentialPlanner
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.core import Case, CurveTable, Machine
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.curves_in_step import WARM_UP, LookSchedule
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuner import plan_candidate
+from threadcast.runtime.tuner import planning
+from threadcast.runtime.tuner.candidate import Calls
 from threadcast.runtime.tuner.events import LeftOut, Place, Ready, Staged
 from threadcast.runtime.tuner.looks import Look
 from threadcast.runtime.tuner.plan_candidate import (
@@ -22,12 +32,15 @@ from threadcast.runtime.tuner.plan_candidate import (
     FORECAST_S,
     PLANNING_S,
     UNKNOWN,
-    Calls,
     Means,
     PlanCandidate,
 )
+from threadcast.runtime.tuner.planning import Planner
 
-LOOKS = LookSchedule((Case(2), Case(1)), 2, 5)
+X = torch.arange(4.0)
+CAPTURED = capture_forward(lambda x: x * 2, X)
+OPS = len(CAPTURED.graph)
+LOOKS = LookSchedule((Case(1), Case(1)), 3, 5)
 VARIANT = Variant(MemoryFormat.AS_GIVEN)
 MS = 1e-3
 CALLS = Calls(best_s=1.0 * MS, eager_s=1.0 * MS, other=False)
@@ -36,53 +49,45 @@ OTHER = Calls(best_s=1.0 * MS, eager_s=1.0 * MS, other=True)
 
 
 def answer(predicted_s: float, pessimistic_s: float | None = None) -> Answer:
-    times = np.full((1, 1), predicted_s)
-    curves = CurveTable((Case(1),), times, times, times, np.zeros((1, 1), dtype=np.int8), "test")
-    return Answer(Plan(1, "test", (Placement("op", (0,), 1, 0.0, predicted_s),)), curves, pessimistic_s or predicted_s)
+    """A plan that takes so long, by its own account."""
+    plan, times = sequential(CAPTURED.graph, Machine.uniform("one", 1), Case(1)), np.full((OPS, 1), predicted_s)
+    curves = CurveTable((Case(1),), times, times, times, np.zeros(times.shape, dtype=np.int8), "test")
+    last = replace(plan.ops[-1], start_s=0.0, finish_s=predicted_s)
+    return Answer(replace(plan, ops=(*plan.ops[:-1], last)), curves, pessimistic_s or predicted_s)
 
 
 @pytest.fixture(autouse=True)
-def any_graph_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs are names here."""
-    monkeypatch.setattr(plan_candidate, "why_not", lambda _: None)
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "ForecastingPlanner", Answers)
 
 
-class World:
-    """A candidate whose graph, planner and engines are told what they give."""
+class Answers(SequentialPlanner):
+    """A planner's process that gives the answers that it is told: None while it works, an error where it ends."""
 
-    def __init__(self, *, aside: bool = False, known: bool = False, graph: bool = True) -> None:
-        self.compiled, self.answers, self.opened = True, list[Answer | Exception | None](), list[Any]()
-        self.goes_on, self.begun = list[bool](), list[Variant]()
-        maker = self.maker = SimpleNamespace(
-            start_planning=self._start_planning, poll=self._poll, problem=lambda _: None, works=False,
-            prepare=lambda look, goes_on: self.goes_on.append(goes_on),
-            captured=SimpleNamespace(graph=None), close=lambda: None,
-        )  # fmt: skip
-        graphs = SimpleNamespace(
-            compiled=lambda _: self.compiled, find=lambda _: "a graph" if graph else None,
-            as_captured=lambda _: SimpleNamespace(graph=None),
-        )  # fmt: skip
-        contenders = SimpleNamespace(open_plan=lambda found: not self.opened.append(found.plan))  # type: ignore[func-returns-value]
-        first_steps = SimpleNamespace(looks=LOOKS, aside=aside, forget=lambda *_, **__: None)
+    told: ClassVar[list[Answer | Exception | None]] = []
 
-        def make(_: object, variant: Variant) -> Any:
-            self.begun.append(variant)
-            return maker
-
-        means = Means(graphs, contenders, first_steps, make, known)  # type: ignore[arg-type]
-        self.candidate = PlanCandidate(VARIANT, means)
-
-    def _start_planning(self) -> None:
-        if self.answers and isinstance(self.answers[0], OSError):
-            raise self.answers.pop(0)  # type: ignore[misc]
-        self.maker.works = True
-
-    def _poll(self) -> Answer | None:
-        found = self.answers.pop(0)
-        self.maker.works = found is None
+    def forecast(self) -> Answer | None:
+        found = self.told.pop(0) if self.told else None
         if isinstance(found, Exception):
             raise found
         return found
+
+
+class World:
+    """A candidate that is looked at by real engines; its compilers and planner are told what they give."""
+
+    def __init__(self, machine: Machine, *, aside: bool = False, store: str | None = None, graph: bool = True) -> None:
+        self.compiled, self.planner = True, Planner(machine)
+        graphs = SimpleNamespace(
+            compiled=lambda _: self.compiled, find=lambda _: CAPTURED if graph else None, as_captured=lambda _: CAPTURED
+        )
+        first_steps = SimpleNamespace(looks=LOOKS, aside=aside, forget=lambda *_: None)
+        means = Means(graphs, machine, ModelFormat(None), first_steps, self.planner, store)  # type: ignore[arg-type]
+        self.candidate = PlanCandidate(VARIANT, means)
+
+    def close(self) -> None:
+        self.candidate.close()
+        self.planner.close()
 
     def stage(self, calls: Calls = CALLS) -> Staged | Ready | LeftOut:
         return self.candidate.stage(calls)
@@ -108,9 +113,9 @@ class World:
 
     def plan(self, *answers: Answer | Exception | None, calls: Calls = CALLS) -> None:
         """Have a plan made, of which these are the answers."""
-        self.answers += answers
+        Answers.told[:] = answers
         self.candidate.prepare(calls)
-        while self.answers:
+        while Answers.told:
             assert self.place is Place.BESIDE
             assert self.candidate.works
             self.candidate.poll(calls)
@@ -121,22 +126,33 @@ class World:
         return self
 
 
-def test_a_plan_is_captured_looked_at_and_made() -> None:
-    world = World()
+@pytest.fixture
+def world(machine: Machine) -> Iterator[World]:
+    with closing(World(machine)) as made:
+        yield made
+
+
+def test_a_plan_is_captured_looked_at_made_closed_and_opened_again(world: World) -> None:
     assert world.stage() == Staged(world.candidate.key, Place.BETWEEN)
     world.looked()
     assert world.stage() == Staged(world.candidate.key, Place.BETWEEN, PLANNING_S)
+    world.plan(None, None, Answer(look=(Case(1),) * OPS))
+    assert world.run(MS) == WARM_UP + LOOKS.steps, "one more was asked for"
     made = answer(0.8 * MS)
-    world.plan(None, None, made)
-    assert world.candidate.step == Look(VARIANT, 1)
-    assert world.stage() == Ready(world.candidate.key, 0.8 * MS, CHECK_STEPS * MS)
-    assert (world.opened, world.begun, world.candidate.works) == ([made.plan], [VARIANT], False)
-    world.candidate.prepare(CALLS)
-    assert world.opened == [made.plan] * 2, "as after it had lost"
+    world.plan(None, made)
+    candidate = world.candidate
+    assert candidate.found is not None
+    assert (candidate.found.plan, candidate.works) == (made.plan, False)
+    assert world.stage() == Ready(candidate.key, 0.8 * MS, CHECK_STEPS * MS)
+    for _ in range(2):  # it has lost, and runs again
+        assert candidate.contender is not None
+        assert candidate.contender.run(X).equal(X * 2)
+        candidate.close()
+        assert candidate.contender is None
+        candidate.prepare(CALLS)
 
 
-def test_what_is_compiled_for_it_is_waited_for_beside_calls() -> None:
-    world = World()
+def test_what_is_compiled_for_it_is_waited_for_beside_calls(world: World) -> None:
     world.compiled = False
     world.candidate.prepare(CALLS)
     assert (world.place, world.candidate.poll(CALLS), world.candidate.works) == (Place.BESIDE, False, True)
@@ -145,50 +161,60 @@ def test_what_is_compiled_for_it_is_waited_for_beside_calls() -> None:
     world.looked()
 
 
-def test_without_a_graph_there_is_no_plan() -> None:
-    world = World(graph=False)
-    world.candidate.prepare(CALLS)
-    assert world.stage() == LeftOut(world.candidate.key, "no graph could be captured")
+def test_without_a_graph_there_is_no_plan(machine: Machine) -> None:
+    with closing(World(machine, graph=False)) as world:
+        world.candidate.prepare(CALLS)
+        assert world.stage() == LeftOut(world.candidate.key, "no graph could be captured")
 
 
-@pytest.mark.parametrize(("calls", "left_out"), [(CALLS, False), (OTHER, True)])
+@pytest.mark.parametrize(
+    ("look_s", "plan_s", "calls", "left_out"),
+    [
+        (1.6, 0.0, CALLS, False), (1.6, 0.0, OTHER, True), (1.4, 0.0, OTHER, False),
+        (1.0, 1.06, CALLS, False), (1.0, 1.06, OTHER, True), (1.0, 1.04, OTHER, False),
+    ],
+)  # fmt: skip
 def test_a_first_look_or_plan_that_is_far_slower_is_the_last_where_something_else_is_known(
-    calls: Calls, left_out: bool
+    world: World, look_s: float, plan_s: float, calls: Calls, left_out: bool
 ) -> None:
-    world = World()
     world.candidate.prepare(calls)
-    world.run(1.6 * MS, calls)
+    world.run(look_s * MS, calls)
+    if plan_s:
+        world.run(9.0 * MS, calls)
+        world.plan(answer(plan_s * MS), calls=calls)
     assert isinstance(world.stage(), LeftOut) == world.candidate.left_out == left_out
-    world = World().looked()
-    world.plan(answer(1.06 * MS), calls=calls)
-    assert isinstance(world.stage(), LeftOut) == left_out
-    world = World().looked()
-    world.plan(answer(1.04 * MS), calls=calls)
-    assert isinstance(world.stage(), Ready)
 
 
-@pytest.mark.parametrize("error", [OSError("too many open files"), ExecutionError("no memory")])
-def test_where_no_plan_can_be_made_it_is_left_out_with_the_reason(error: Exception) -> None:
-    world = World().looked()
-    world.plan(error)
-    assert world.stage() == LeftOut(world.candidate.key, str(error))
+def test_where_no_plan_can_be_made_or_is_wanted_it_is_left_out_with_the_reason(machine: Machine) -> None:
+    for wanted in (True, False):
+        with closing(World(machine)) as world:
+            world.looked()
+            if wanted:
+                world.plan(ExecutionError("no memory"))
+            else:
+                world.plan()
+                assert world.candidate.works
+                world.candidate.leave_out("no memory")
+            assert world.stage() == LeftOut(world.candidate.key, "no memory")
+            assert (world.candidate.works, world.candidate.poll(CALLS), world.planner.free) == (False, False, True)
 
 
 @pytest.mark.parametrize(("pessimistic_s", "tried"), [(0.9, True), (1.1, False), (None, False)])
 def test_what_is_known_of_operators_makes_a_plan_of_long_steps_before_any_look(
-    pessimistic_s: float | None, tried: bool
+    machine: Machine, tmp_path: Path, pessimistic_s: float | None, tried: bool
 ) -> None:
-    short, long = World(known=True), World(known=True)
-    step_s = 1.1 * FORECAST_S / LOOKS.calls
+    (tmp_path / "store.db").touch()
+    step_s, known = 1.1 * FORECAST_S / LOOKS.calls, f"sqlite:///{tmp_path}/store.db"
     calls = Calls(step_s, step_s, other=False)
-    short.candidate.prepare(CALLS)
-    assert short.place is Place.CALL
-    long.candidate.prepare(calls)
-    assert long.place is Place.BETWEEN
-    long.plan(Answer() if pessimistic_s is None else answer(0.8 * step_s, pessimistic_s * step_s), calls=calls)
-    assert isinstance(long.stage(), Ready) == tried
-    if not tried:
-        assert long.candidate.begin(anew=False) == Look(VARIANT, 0)
+    with closing(World(machine, store=known)) as short, closing(World(machine, store=known)) as long:
+        short.candidate.prepare(CALLS)
+        assert short.place is Place.CALL
+        long.candidate.prepare(calls)
+        assert long.place is Place.BETWEEN
+        long.plan(Answer() if pessimistic_s is None else answer(0.8 * step_s, pessimistic_s * step_s), calls=calls)
+        assert isinstance(long.stage(), Ready) == tried
+        if not tried:
+            assert long.candidate.begin(anew=False) == Look(VARIANT, 0)
 
 
 def cost_s(world: World) -> float:
@@ -197,8 +223,7 @@ def cost_s(world: World) -> float:
     return stage.cost_s
 
 
-def test_parts_in_calls_are_expected_to_cost_what_is_known_of_them() -> None:
-    world = World()
+def test_parts_in_calls_are_expected_to_cost_what_is_known_of_them(world: World) -> None:
     world.candidate.prepare(CALLS)
     steps = WARM_UP + LOOKS.steps
     assert cost_s(world) == pytest.approx((CHECK_STEPS + steps * UNKNOWN) * MS)
@@ -208,20 +233,11 @@ def test_parts_in_calls_are_expected_to_cost_what_is_known_of_them() -> None:
     world.candidate.begin(anew=False)
     world.candidate.observe(3.0 * MS, CALLS)
     world.candidate.begin(anew=True)
-    assert world.goes_on[-1] is False
     assert cost_s(world) == pytest.approx(steps * 2.0 * MS), "as it showed before it was broken off"
 
 
-def test_looks_aside_are_expected_to_cost_all_that_they_take() -> None:
-    world = World(aside=True)
-    world.candidate.prepare(CALLS)
-    assert cost_s(world) == pytest.approx(((WARM_UP + LOOKS.steps) * (1 + UNKNOWN) + ASIDE_STEPS) * MS)
-    assert [world.run(MS), world.run(MS)] == [1, 1]
-
-
-def test_what_is_left_out_while_a_plan_is_made_waits_for_nothing() -> None:
-    world = World().looked()
-    world.candidate.prepare(CALLS)
-    assert world.candidate.works
-    world.candidate.leave_out("its results differ")
-    assert (world.candidate.works, world.candidate.poll(CALLS)) == (False, False)
+def test_looks_aside_are_expected_to_cost_all_that_they_take(machine: Machine) -> None:
+    with closing(World(machine, aside=True)) as world:
+        world.candidate.prepare(CALLS)
+        assert cost_s(world) == pytest.approx(((WARM_UP + LOOKS.steps) * (1 + UNKNOWN) + ASIDE_STEPS) * MS)
+        assert [world.run(MS), world.run(MS)] == [1, 1]

@@ -8,7 +8,7 @@ import torch
 from threadcast.core import Placement, Plan
 from threadcast.runtime.doors.optimize import OptimizedCall, optimize
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuner.contender import DEFAULT, backend, eager_in, plan_of
+from threadcast.runtime.tuner.candidate import DEFAULT, backend, eager_in, plan_of
 from threadcast.runtime.tuner.guard import Verdict
 from threadcast.runtime.tuner.report import COMPILING, MOST_CHARACTERS, SHOWN, Report, Reports
 

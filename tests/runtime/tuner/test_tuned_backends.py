@@ -22,9 +22,9 @@ from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner import tuning
-from threadcast.runtime.tuner.contender import DEFAULT, Contender, Kind, backend
-from threadcast.runtime.tuner.entrant import LOOK
+from threadcast.runtime.tuner.candidate import DEFAULT, Contender, Kind, backend
 from threadcast.runtime.tuner.looks import Look
+from threadcast.runtime.tuner.standings import LOOK
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.threads.affinity import thread_ids
 
@@ -84,15 +84,6 @@ def test_operators_between_calls_by_a_backend_start_no_workers(
             assert all(is_engines(made) for made in set(thread_ids()) - threads)
     finally:
         torch.set_num_threads(before)
-
-
-def test_a_backend_that_lost_to_the_plan_is_not_tried_by_later_processes(machine: Machine, tmp_path: Path) -> None:
-    clock = Clock()
-    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default)) as tuned:
-        run_until(tuned, lambda: not tuned.learning)
-        run(tuned, 2 * LOOK)
-        assert tuned.report.runs == "plan"
-        assert "backends" in stored_tried(tuned, machine, tmp_path)
 
 
 @pytest.mark.parametrize("backend_s", [0.1, 1.0, 2.0])
@@ -175,23 +166,11 @@ def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the
         run_until(tuned, lambda: not tuned.learning)
         assert (tuned.report.runs, tuned.fastest.name) == ("plan", "plan, as given")
         assert tuned.report.verdicts["plan, as given"].over == "misleading"
-        assert [one.name for one in tuned._contenders._contenders.values()] == ["default", "plan, as given"]
-        assert len(tuned._contenders.engines) == 1
+        opened = [str(key) for key, one in tuned._candidates.items() if one.contender is not None]
+        assert opened == ["default", "eager, channels last", "plan, as given"]
         run(tuned, 3 * LOOK)
         assert tuned.report.runs == "plan"
         assert list(tmp_path.glob("*.json")), "stored for the next process"
-
-
-def test_learning_goes_on_while_backends_are_searched_though_steps_have_become_slower(
-    machine: Machine, tmp_path: Path
-) -> None:
-    clock = Clock()
-    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default), looks=400) as tuned:
-        run_until(tuned, lambda: not tuned.report.measuring)
-        run(tuned, 2 * LOOK)
-        clock.other_s *= 3
-        run_until(tuned, lambda: "slow" in tuned.report.verdicts or not tuned.learning)
-        assert "slow" in tuned.report.verdicts
 
 
 def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machine: Machine, tmp_path: Path) -> None:
@@ -321,29 +300,3 @@ def test_backends_are_given_the_graph_of_pytorchs_operators(
                 break
     (captured,) = given
     assert [node.target for node in captured.program.nodes] == [torch.ops.aten.mm.default]
-
-
-def test_a_backend_that_won_is_noted_for_later_processes(machine: Machine, tmp_path: Path) -> None:
-    clock = Clock()
-
-    def fast(x: torch.Tensor) -> torch.Tensor:
-        clock.now_s -= clock.other_s / 4
-        return function(x)
-
-    with made(clock, machine, tmp_path, backend=Contender(backend("fast"), fast)) as tuned:
-        before = PlanStore(tmp_path, machine).backends(tuned.captured.graph)
-        run_until(tuned, lambda: not tuned.learning)
-        assert tuned.report.runs == "fast"
-        noted = PlanStore(tmp_path, machine).backends(tuned.captured.graph)
-        assert noted.cost_s < before.cost_s
-        assert noted.gain > 1
-
-
-def test_compilers_take_no_core_from_a_search_for_backends(machine: Machine, tmp_path: Path) -> None:
-    clock = Clock()
-    with made(clock, machine, tmp_path, backend=Contender(backend("late"), function), looks=10**6) as tuned:
-        assert tuned._graphs._hurries()
-        for _ in range(3):
-            tuned(torch.ones(3))
-        assert tuned._backends.works
-        assert not tuned._graphs._hurries()

@@ -17,9 +17,8 @@ from tests.runtime.conftest import SequentialPlanner
 from tests.runtime.tuner.small_tuning import Clock, function, made, run, run_until
 from tests.waiting import attempts
 from threadcast.capture.graph.capture import capture_forward
-from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, CurveTable, Machine, OpGraph
-from threadcast.core.errors import CaptureError, ExecutionError
+from threadcast.core.errors import ExecutionError
 from threadcast.runtime.check.shadow import Shadowed, leaves
 from threadcast.runtime.plans import curves_in_step
 from threadcast.runtime.plans.curves_in_step import LOOK_CALLS, LookSchedule
@@ -32,13 +31,11 @@ from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner import planning
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.entrant import LOOK
 from threadcast.runtime.tuner.events import Passed, Place, Ran, Staged
 from threadcast.runtime.tuner.looks import Look
-from threadcast.runtime.tuner.plan_maker import PlanMaker
+from threadcast.runtime.tuner.standings import LOOK
 from threadcast.runtime.tuner.tournament import MOST_PASSED
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
 
@@ -79,14 +76,19 @@ def test_beside_a_plan_for_other_calls_nothing_is_tried_and_slow_steps_mean_noth
         assert tuned.report.runs == "plan"
 
 
-def test_a_stored_plan_runs_at_once_in_the_next_process(machine: Machine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wins", [True, False])
+def test_a_plan_that_was_made_and_not_compared_is_all_that_the_next_process_compares(
+    machine: Machine, tmp_path: Path, wins: bool
+) -> None:
     with made(Clock(), machine, tmp_path) as first:
-        run_until(first, lambda: not first.report.measuring)
-        run(first, LOOK + 1)
-        plan = first.report.plan
-    with made(Clock(), machine, tmp_path) as second:
-        run(second, 1)
-        assert (second.report.runs, second.report.plan) == ("plan", plan)
+        run_until(first, lambda: first.tournament.comparison is not None)
+    clock = Clock()
+    clock.default_s = 1.0 if wins else 0.0
+    with made(clock, machine, tmp_path) as second:
+        run_until(second, lambda: second.settled)
+        assert not any(isinstance(one, Staged) and one.place is Place.CALL for one in second.tournament.log)
+        assert second.report.runs == ("plan" if wins else "default")
+    assert bool(list(tmp_path.glob("*.json"))) == wins, "what has lost is made anew"
 
 
 def test_each_look_and_the_first_step_by_a_plan_are_compared_with_pytorch(machine: Machine, tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_each_look_and_the_first_step_by_a_plan_are_compared_with_pytorch(machin
             torch.testing.assert_close(tuned(x), function(x))
             if not tuned.report.measuring:
                 break
-    (plan,) = tuned._plan_candidates
+    (plan,) = (one.key for one in tuned._plan_candidates)
     variant = Variant(MemoryFormat.AS_GIVEN)
     assert compared == [*(Look(variant, i) for i in range(LookSchedule.of(machine).uniform)), plan]
 
@@ -125,7 +127,7 @@ def test_a_plan_is_waited_for_while_it_is_made(
     monkeypatch.setattr(planning, "ForecastingPlanner", WaitedFor)
     with made(Clock(), machine, tmp_path) as tuned:
         tuned.wait(1.0)
-        run_until(tuned, lambda: any(one.works for one in tuned._plan_candidates.values()))
+        run_until(tuned, lambda: any(one.works for one in tuned._plan_candidates))
         process = tuned._planner._process
         assert isinstance(process, SequentialPlanner)
         assert process.waits == 0
@@ -153,6 +155,23 @@ def test_calls_of_what_was_kept_are_seldom_looked_at_and_all_are_counted(machine
         assert tuned.tournament.calls == calls + passed + len(looked)
         per_call_s = (tuned.budget.spent_s - spent_s) / (passed + len(looked))
         assert per_call_s == pytest.approx(tuned.tournament.best_s, rel=0.5)
+
+
+def test_what_it_takes_to_look_at_calls_that_are_not_timed_is_part_of_what_learning_takes(
+    machine: Machine, tmp_path: Path
+) -> None:
+    spent_s = []
+    for looking_s in (0.0, 0.25):
+        clock, kept = Clock(), 300
+        clock.default_s = 0.0
+        with made(clock, machine, tmp_path / str(looking_s), looking_s=looking_s) as tuned:
+            run_until(tuned, lambda: tuned.settled and tuned._passes > 0)
+            assert tuned.report.runs == "default"
+            before_s = tuned.budget.behind_s
+            run(tuned, kept)
+            run_until(tuned, lambda: tuned._passed == 1)
+            spent_s.append(tuned.budget.behind_s - before_s)
+    assert spent_s[1] - spent_s[0] == pytest.approx(0.25 * kept, rel=0.15)
 
 
 def test_what_was_kept_and_raises_is_left_in_a_call_that_is_not_looked_at(machine: Machine, tmp_path: Path) -> None:
@@ -211,41 +230,7 @@ def test_what_looks_have_shown_of_operators_is_stored_once(machine: Machine, tmp
         assert {op.key for op in graph.ops} == set(observed)
 
 
-class Storing:
-    """A process that stores what was added before, until it has ended with a status."""
-
-    status: int | None = None
-
-    def poll(self) -> int | None:
-        return self.status
-
-
-def test_what_looks_have_shown_waits_until_what_was_added_before_is_stored(machine: Machine, tmp_path: Path) -> None:
-    summaries, storing = Summaries(machine), Storing()
-    summaries._process = storing  # type: ignore[assignment]
-    with made(Clock(), machine, tmp_path, feedback=summaries) as tuned:
-        run_until(tuned, lambda: not tuned.report.measuring)
-        run(tuned, 3)
-        assert not summaries.looked
-        storing.status = 0
-        run(tuned, 3)
-        assert len(summaries.looked) == 1
-
-
-def test_a_memory_format_that_cannot_be_captured_is_left_out(machine: Machine, tmp_path: Path) -> None:
-    captured = capture_forward(function, torch.ones(3))
-
-    def capture(memory_format: MemoryFormat) -> Captured:
-        if memory_format is MemoryFormat.CHANNELS_LAST:
-            raise CaptureError("views need another order")
-        return captured
-
-    with made(Clock(), machine, tmp_path, capture=capture, formats=tuple(MemoryFormat)) as tuned:
-        run_until(tuned, lambda: not tuned.report.measuring)
-        assert set(tuned.report.predicted_s) == {"as given"}
-
-
-@pytest.mark.parametrize("error", [OSError("no space left"), ExecutionError("planning failed"), ValueError()])
+@pytest.mark.parametrize("error", [OSError("no space left"), ValueError()])
 def test_what_fails_between_steps_leaves_them_to_the_default(
     error: Exception,
     machine: Machine,
@@ -253,10 +238,10 @@ def test_what_fails_between_steps_leaves_them_to_the_default(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fails(_: PlanMaker) -> Any:
+    def fails(*_: object) -> Any:
         raise error
 
-    monkeypatch.setattr(PlanMaker, "start_planning", fails)
+    monkeypatch.setattr(planning.Planner, "ask", fails)
     with caplog.at_level(logging.WARNING), made(Clock(), machine, tmp_path) as tuned:
         run_until(tuned, lambda: not tuned.report.measuring)
         reason = str(error) or "measuring was broken off"
@@ -290,24 +275,6 @@ def test_a_plan_goes_on_where_no_further_one_can_be_made(
         assert FailsLater.asked > 1
         assert (tuned.report.runs, len(tuned.plans)) == ("plan", 1)
         assert "a plan is not made: no memory" in caplog.text
-
-
-def test_a_plan_goes_on_where_the_process_for_a_further_one_cannot_be_started(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, start_planning = list[PlanMaker](), PlanMaker.start_planning
-
-    def fails_later(maker: PlanMaker) -> bool:
-        begun.append(maker)
-        if len(begun) > 1:
-            raise OSError("too many open files")
-        return start_planning(maker)
-
-    monkeypatch.setattr(PlanMaker, "start_planning", fails_later)
-    with made(Clock(), machine, tmp_path, formats=tuple(MemoryFormat)) as tuned:
-        run_until(tuned, lambda: tuned.settled)
-        assert len(set(begun)) == 2
-        assert (tuned.report.runs, len(tuned.plans)) == ("plan", 1)
 
 
 def test_a_step_that_raises_is_not_counted(machine: Machine, tmp_path: Path) -> None:
@@ -361,21 +328,3 @@ def test_on_a_large_machine_each_op_is_looked_at_where_forecasts_say(
         )
         looked = [one for one in tuned.tournament.log if isinstance(one, Staged) and one.place is Place.CALL]
         assert len(looked) <= LOOK_CALLS + 2
-
-
-def test_a_plan_that_is_made_for_another_model_disturbs_as_long_as_plans_take(
-    monkeypatch: pytest.MonkeyPatch, machine: Machine
-) -> None:
-    """A model that is not called any more asks for no answer, and disturbs no other one for ever."""
-    monkeypatch.setattr(planning, "ForecastingPlanner", SequentialPlanner)
-    now_s = [0.0]
-    mine, other = (planning.Planner(machine, clock=lambda: now_s[0]) for _ in range(2))
-    assert not mine.works
-    other.ask(Question(capture_forward(lambda x: x * 2, torch.ones(3)).graph, machine, NATIVE_ENGINE, {}))
-    assert mine.works
-    now_s[0] = planning.PATIENCE_S * len(machine) + 0.1
-    assert not mine.works
-    now_s[0] = 0.0
-    assert mine.works
-    other.close()
-    assert not mine.works

@@ -14,7 +14,7 @@ from threadcast.runtime.engine import engine
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import candidates
-from threadcast.runtime.tuner.contender import ContenderId, Kind
+from threadcast.runtime.tuner.candidate import ContenderId, Kind
 
 
 class EagerWins(Decided):

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer, RMSprop
 
-from tests.runtime.updates.pairs import OPTIMIZERS, Look, Made, Pair, some_gradients, some_parameters
-from threadcast.runtime.updates.fused_fit import FusedFit
+from tests.runtime.updates.pairs import OPTIMIZERS, Made, Pair, some_parameters
 from threadcast.runtime.updates.fused_updates import FusedUpdates
 
 
@@ -43,74 +42,22 @@ def test_other_optimizers_and_parameters_are_left_alone(updates: FusedUpdates) -
     assert updates.of(strangers) is not None
 
 
-def test_types_for_which_the_kernels_are_wrong_keep_the_loop(updates: FusedUpdates) -> None:
-    """`_fused_sgd_` of PyTorch 2.13 leaves bfloat16 parameters of 16 elements and more as they were."""
-    parameters = [nn.Parameter(one.detach().bfloat16()) for one in some_parameters()]
-    pair = Pair(updates, OPTIMIZERS[1], parameters)
-    pair.steps(20)
-    for one, other in zip(pair.parameters, pair.others, strict=True):
-        assert one.equal(other)
-
-
-def test_a_step_is_chosen_once_its_closure_has_made_thesome_gradients(updates: FusedUpdates) -> None:
+def test_a_step_with_a_closure_is_the_optimizers_own(updates: FusedUpdates) -> None:
+    """It may make other gradients than those that were looked at."""
     pair = Pair(updates, OPTIMIZERS[4], some_parameters())
-    optimizers = (pair.mine, pair.parameters), (pair.theirs, pair.others)
-    seen = []
-
-    def steps(number: int, *, reordered: bool = False) -> None:
-        for _ in range(number):
-            pair.made += 1
-            for optimizer, parameters in optimizers:
-
-                def closure(optimizer: Optimizer = optimizer, parameters: list[nn.Parameter] = parameters) -> float:
-                    assert torch.is_grad_enabled()
-                    assert optimizer.param_groups[0]["fused"] is None
-                    for one, gradient in zip(parameters, some_gradients(parameters, pair.made), strict=True):
-                        one.grad = gradient.t().contiguous().t() if reordered and one.dim() == 2 else gradient
-                    return 0.5
-
-                assert optimizer.step(closure) == 0.5
-
-    def chosen(fit: FusedFit, optimizer: Optimizer) -> Any:
-        seen.append(next_step(fit, optimizer))
-        return seen[-1]
-
-    next_step = FusedFit.next_step
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FusedFit, "next_step", chosen)
-        steps(6)
-        assert all(seen[-2:])
-        seen.clear()
-        steps(5, reordered=True)
-        assert seen
-        assert not any(seen)
-    assert pair.agree()
-
-
-def test_a_closure_that_raises_changes_nothing(updates: FusedUpdates) -> None:
-    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
     pair.steps(6)
+    for optimizer, parameters in ((pair.mine, pair.parameters), (pair.theirs, pair.others)):
 
-    def closure() -> float:
-        raise ValueError("the closure's own")
+        def closure(optimizer: Optimizer = optimizer, parameters: list[nn.Parameter] = parameters) -> float:
+            assert optimizer.param_groups[0]["fused"] is None
+            for one in parameters:
+                one.grad = torch.ones_like(one).t().contiguous().t() if one.dim() == 2 else torch.ones_like(one)
+            return 0.5
 
-    with pytest.raises(ValueError, match="the closure's own"):
-        pair.mine.step(closure)
-    assert pair.mine.param_groups[0]["fused"] is None
-    pair.mine.register_step_pre_hook(Look(pair.fused))
-    pair.mine.step(closure=None)
+        assert optimizer.step(closure) == optimizer.step(closure=closure) == 0.5
+    assert pair.agree()
+    pair.steps(1)
     assert pair.fused[-1]
-
-
-def test_settings_of_other_types_keep_the_loop(updates: FusedUpdates) -> None:
-    """`0 == False`, but kernels take no number for it."""
-    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
-    pair.steps(6)
-    for one in (pair.mine, pair.theirs):
-        one.param_groups[0]["nesterov"] = 0
-    pair.steps(5)
-    assert not any(pair.fused[-5:])
-    assert pair.agree()
 
 
 def test_a_replaced_method_is_called(updates: FusedUpdates, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +87,13 @@ def test_a_hook_after_the_step_sees_it_as_it_is(updates: FusedUpdates) -> None:
     assert set(seen) == {None}
 
 
-def test_processes_that_exchange_data_keep_the_loop(updates: FusedUpdates, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their copies of a model stay equal because their updates are."""
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+@pytest.mark.parametrize("of", ["processes that exchange data", "deterministic algorithms"])
+def test_what_must_be_equal_keeps_the_loop(updates: FusedUpdates, monkeypatch: pytest.MonkeyPatch, of: str) -> None:
+    """Copies of a model in several processes stay equal because their updates are."""
+    module, name = (
+        (torch.distributed, "is_initialized") if "data" in of else (torch, "are_deterministic_algorithms_enabled")
+    )
+    monkeypatch.setattr(module, name, lambda: True)
     pair = Pair(updates, OPTIMIZERS[4], some_parameters())
     pair.steps(60)
     assert not any(pair.fused)
@@ -171,33 +122,6 @@ def test_what_is_strange_about_an_optimizer_is_left_to_it(updates: FusedUpdates)
     with pytest.raises((AttributeError, TypeError)):
         pair.mine.step()
     assert pair.mine.param_groups[0]["fused"] is None
-
-
-def test_a_hook_before_the_step_sees_it_as_it_is(updates: FusedUpdates) -> None:
-    """It may change gradients after they were looked at."""
-    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
-    pair.steps(6)
-
-    def reorder(optimizer: Optimizer, *_: object) -> None:
-        for one in optimizer.param_groups[0]["params"]:
-            if one.dim() == 2:
-                one.grad = one.grad.t().contiguous().t()
-
-    for one in (pair.mine, pair.theirs):
-        one.register_step_pre_hook(reorder)
-    pair.steps(5)
-    assert not any(pair.fused[-5:])
-    assert pair.agree()
-
-
-def test_deterministic_algorithms_keep_the_loop(updates: FusedUpdates) -> None:
-    pair = Pair(updates, OPTIMIZERS[4], some_parameters())
-    torch.use_deterministic_algorithms(True)
-    try:
-        pair.steps(60)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert not any(pair.fused)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # Dynamo imports it

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import Optimizer
 
 from tests.runtime.updates.pairs import OPTIMIZERS, Made, Pair, some_gradients, some_parameters
 from threadcast.runtime.updates.fused_fit import FusedFit
 from threadcast.runtime.updates.fused_updates import FusedUpdates
+
+SGD_WITH_MOMENTUM, ADAM, ADAMW = OPTIMIZERS[1], OPTIMIZERS[4], OPTIMIZERS[6]
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
@@ -26,41 +29,112 @@ def test_fused_steps_give_the_numbers_of_the_loop(updates: FusedUpdates, make: M
     assert mine["state"].keys() == theirs["state"].keys()
 
 
-def test_a_gradient_in_another_order_goes_by_the_loop(updates: FusedUpdates) -> None:
-    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+def reordered(gradients: list[Tensor]) -> list[Any]:
+    return [one.t().contiguous().t() if one.dim() == 2 else one for one in gradients]
+
+
+@pytest.mark.parametrize(
+    ("gradients", "fused"),
+    [
+        (reordered, False),
+        (lambda given: [given[0].to_sparse(), *given[1:]], False),
+        (lambda given: [None, *given[1:]], True),
+    ],
+    ids=["in another order", "sparse", "one missing"],
+)
+def test_gradients_of_another_kind(
+    updates: FusedUpdates, gradients: Callable[[list[Tensor]], list[Any]], fused: bool
+) -> None:
+    pair = Pair(updates, SGD_WITH_MOMENTUM, some_parameters())
     pair.steps(6)
-
-    def reordered(parameters: list[nn.Parameter], step: int) -> list[Tensor]:
-        found = some_gradients(parameters, step)
-        found[2] = found[2].t().contiguous().t()
-        return found
-
-    pair.steps(5, gradients=reordered)
-    assert not any(pair.fused[-5:])
+    version = pair.parameters[0]._version
+    pair.steps(5, gradients=lambda parameters, step: gradients(some_gradients(parameters, step)))
+    assert set(pair.fused[-5:]) == {fused}
+    assert (pair.parameters[0]._version == version) == fused, "a parameter without gradient is left as it is"
     assert pair.agree()
     pair.steps(20)
     assert pair.fused[-1]
     assert pair.agree()
 
 
-def test_a_parameter_without_gradient_is_left_as_it_is(updates: FusedUpdates) -> None:
-    pair = Pair(updates, OPTIMIZERS[4], some_parameters())
+def count_as(make: Callable[[Tensor], Tensor]) -> Callable[[Optimizer, list[nn.Parameter]], None]:
+    """A change of the tensor in which each parameter's steps are counted."""
+
+    def change(optimizer: Optimizer, _: object) -> None:
+        for state in optimizer.state.values():
+            state["step"] = make(state["step"])
+
+    return change
+
+
+def set_all(name: str, value: object) -> Callable[[Optimizer, list[nn.Parameter]], None]:
+    def change(optimizer: Optimizer, _: object) -> None:
+        for group in optimizer.param_groups:
+            group[name] = value
+
+    return change
+
+
+def load(optimizer: Optimizer, _: object) -> None:
+    state = copy.deepcopy(optimizer.state_dict())
+    for one in state["state"].values():
+        one["momentum_buffer"] *= 2
+    optimizer.load_state_dict(state)
+
+
+def add_group(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+    parameters.append(nn.Parameter(torch.ones(7)))
+    optimizer.add_param_group({"params": parameters[-1:], "lr": 0.1})
+
+
+def reorder_before_the_step(optimizer: Optimizer, _: object) -> None:
+    """After the gradients were looked at."""
+
+    def reorder(optimizer: Optimizer, *_: object) -> None:
+        for one in optimizer.param_groups[0]["params"]:
+            (one.grad,) = reordered([one.grad])
+
+    optimizer.register_step_pre_hook(reorder)
+
+
+def share_count(optimizer: Optimizer, _: object) -> None:
+    """The loop counts it once for each parameter, in between their updates."""
+    count = torch.tensor(60.0)
+    count_as(lambda _: count)(optimizer, [])
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "fused"),
+    [
+        (SGD_WITH_MOMENTUM, set_all("nesterov", 0), False),  # `0 == False`, but kernels take no number for it
+        (SGD_WITH_MOMENTUM, set_all("lr", 0.5), True),
+        (SGD_WITH_MOMENTUM, set_all("foreach", False), False),
+        (SGD_WITH_MOMENTUM, load, True),
+        (SGD_WITH_MOMENTUM, add_group, True),
+        (SGD_WITH_MOMENTUM, reorder_before_the_step, False),
+        (ADAMW, set_all("weight_decay", 0.0), True),
+        (ADAM, lambda optimizer, _: optimizer.state.clear(), True),
+        (ADAM, count_as(lambda count: count.to(torch.int64)), False),
+        (ADAM, count_as(torch.clone), True),
+        (ADAM, share_count, False),
+    ],
+)
+def test_what_is_changed_between_steps_is_followed(
+    updates: FusedUpdates, make: Made, change: Callable[[Optimizer, list[nn.Parameter]], None], fused: bool
+) -> None:
+    pair = Pair(updates, make, some_parameters())
     pair.steps(6)
-
-    def some(parameters: list[nn.Parameter], step: int) -> list[Any]:
-        return [None, *some_gradients(parameters, step)[1:]]
-
-    version = pair.parameters[0]._version
-    pair.steps(5, gradients=some)
-    assert pair.fused[-1]
-    assert pair.parameters[0]._version == version
+    for optimizer, parameters in ((pair.mine, pair.parameters), (pair.theirs, pair.others)):
+        change(optimizer, parameters)
+    pair.steps(20)
+    assert (any(pair.fused[-20:]), pair.fused[-1]) == (fused, fused)
     assert pair.agree()
 
 
 def test_gradients_that_come_and_go_are_not_looked_at_in_each_step(
     updates: FusedUpdates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair = Pair(updates, SGD_WITH_MOMENTUM, some_parameters())
     looks = []
     right = FusedFit._right
     monkeypatch.setattr(FusedFit, "_right", lambda *given: looks.append(1) or right(*given))  # type: ignore[func-returns-value]
@@ -77,71 +151,9 @@ def test_gradients_that_come_and_go_are_not_looked_at_in_each_step(
     assert pair.agree()
 
 
-def test_a_sparse_gradient_goes_by_the_loop(updates: FusedUpdates) -> None:
-    parameters = [nn.Parameter(torch.ones(4, 3))]
-    pair = Pair(updates, lambda given: SGD(given, lr=0.01), parameters)
-    pair.steps(6)
-    assert pair.fused[-1]
-
-    def sparse(given: list[nn.Parameter], step: int) -> list[Any]:
-        return [one.to_sparse() for one in some_gradients(given, step)]
-
-    pair.steps(5, gradients=sparse)
-    assert not any(pair.fused[-5:])
-    assert pair.agree()
-
-
-def test_numbers_that_change_are_followed(updates: FusedUpdates) -> None:
-    pair = Pair(updates, OPTIMIZERS[6], some_parameters())
-    schedules = [torch.optim.lr_scheduler.StepLR(one, 10, gamma=0.5) for one in (pair.mine, pair.theirs)]
-    for _ in range(200):
-        pair.steps(1)
-        for schedule in schedules:
-            schedule.step()
-    for one in (pair.mine, pair.theirs):
-        one.param_groups[0]["weight_decay"] = 0.0
-    pair.steps(10)
-    assert pair.fused[-1]
-    assert pair.agree()
-
-
-def test_a_loaded_state_is_used(updates: FusedUpdates) -> None:
-    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
-    pair.steps(6)
-    saved = copy.deepcopy(pair.theirs.state_dict())
-    pair.steps(5)
-    for one in (pair.mine, pair.theirs):
-        one.load_state_dict(copy.deepcopy(saved))
-    pair.steps(5)
-    assert pair.fused[-1]
-    assert pair.agree()
-
-
-def test_a_state_that_was_emptied_begins_anew(updates: FusedUpdates) -> None:
-    pair = Pair(updates, OPTIMIZERS[3], some_parameters())
-    pair.steps(6)
-    for one in (pair.mine, pair.theirs):
-        one.state.clear()
-    pair.steps(1)
-    assert not pair.fused[-1]
-    pair.steps(10)
-    assert pair.agree()
-
-
-def test_a_group_that_is_added_is_updated(updates: FusedUpdates) -> None:
-    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
-    pair.steps(6)
-    for parameters, one in ((pair.parameters, pair.mine), (pair.others, pair.theirs)):
-        parameters.append(nn.Parameter(torch.ones(7)))
-        one.add_param_group({"params": parameters[-1:], "lr": 0.1})
-    pair.steps(20)
-    assert pair.fused[-1]
-    assert pair.agree()
-
-
 def test_writes_are_counted(updates: FusedUpdates) -> None:
     """PyTorch's fused kernels do not: a backward pass that needs the weights from before would be wrong."""
-    pair = Pair(updates, OPTIMIZERS[6], some_parameters())
+    pair = Pair(updates, ADAMW, some_parameters())
     pair.steps(6)
     weight = pair.parameters[2]
     average = pair.mine.state[weight]["exp_avg"]
@@ -156,7 +168,7 @@ def test_writes_are_counted(updates: FusedUpdates) -> None:
         torch.autograd.backward(loss)
 
 
-@pytest.mark.parametrize("make", [OPTIMIZERS[1], OPTIMIZERS[4]])
+@pytest.mark.parametrize("make", [SGD_WITH_MOMENTUM, ADAM])
 def test_a_parameter_that_has_grown_raises_as_in_pytorch(updates: FusedUpdates, make: Made) -> None:
     """Its state has equal strides, and the kernels would write behind its end."""
     pair = Pair(updates, make, some_parameters())
@@ -169,27 +181,3 @@ def test_a_parameter_that_has_grown_raises_as_in_pytorch(updates: FusedUpdates, 
         for _ in range(3):
             with pytest.raises(RuntimeError, match="must match the size"):
                 one.step()
-
-
-def test_counts_of_steps_that_kernels_do_not_take_keep_the_loop(updates: FusedUpdates) -> None:
-    pair = Pair(updates, OPTIMIZERS[4], some_parameters())
-    pair.steps(6)
-    for one in (pair.mine, pair.theirs):
-        for state in one.state.values():
-            state["step"] = state["step"].to(torch.int64)
-    pair.steps(5)
-    assert not any(pair.fused[-5:])
-    assert pair.agree()
-
-
-def test_a_shared_count_of_steps_keeps_the_loop(updates: FusedUpdates) -> None:
-    """The loop counts it once for each parameter, in between their updates."""
-    pair = Pair(updates, OPTIMIZERS[4], some_parameters())
-    pair.steps(6)
-    for one in (pair.mine, pair.theirs):
-        count = torch.tensor(60.0)
-        for state in one.state.values():
-            state["step"] = count
-    pair.steps(5)
-    assert not any(pair.fused[-5:])
-    assert pair.agree()

@@ -39,7 +39,7 @@ from threadcast.runtime.backends.way_store import WayStore, key_of
 from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, Built, Options, has
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.plans.backend_history import network_kind, shape_of
-from threadcast.runtime.tuner.contender import Contender, backend
+from threadcast.runtime.tuner.candidate import Contender, backend
 from threadcast.threads.affinity import PinnedThread
 from threadcast.threads.memory import memory_regime
 

@@ -14,7 +14,7 @@ from threadcast.runtime.calls.fallback import BREAKS
 from threadcast.runtime.check.shadow import Shadowed
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner.contender import MakeBackends
+from threadcast.runtime.tuner.candidate import MakeBackends
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

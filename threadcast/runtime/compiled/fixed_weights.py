@@ -16,7 +16,7 @@ from threadcast.capture.graph.capture import capture_graph
 from threadcast.capture.graph.captured import Captured, CapturedGraph
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.compiled.graph_by_pytorch import forward_of
-from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
+from threadcast.runtime.tuner.candidate import Backends, Contender, MakeBackends
 
 
 class FixedWeights:

@@ -42,7 +42,7 @@ from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.core_choice import core_choice
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.tuner.budget import Budget, PartBudget
-from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.candidate import Contender
 from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning

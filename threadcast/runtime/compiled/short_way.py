@@ -25,8 +25,8 @@ from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.plain_results import PlainResults
 from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.native.library import loaded_library
-from threadcast.runtime.tuner.before_run import Draws
-from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.candidate import Contender
+from threadcast.runtime.tuner.first_steps import Draws
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.threads.forks import forks
 

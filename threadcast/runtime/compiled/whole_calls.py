@@ -17,10 +17,10 @@ from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
 from threadcast.runtime.tuner.budget import BESIDE, Budget
-from threadcast.runtime.tuner.entrant import Status
 from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.guard import LITTLE, Verdict
 from threadcast.runtime.tuner.rounds import Rounds
+from threadcast.runtime.tuner.standings import Status
 from threadcast.runtime.tuner.tournament import Tournament
 
 AS_TRACED = "eager PyTorch"

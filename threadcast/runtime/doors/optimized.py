@@ -41,7 +41,7 @@ from threadcast.runtime.plans.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.candidate import Contender
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.model import Observation, Watch

@@ -26,7 +26,7 @@ from threadcast.runtime.doors.optimized_model import Formatted, OptimizedModel, 
 from threadcast.runtime.doors.own_calls import OwnCalls, in_training
 from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.tuner.contender import MakeBackends
+from threadcast.runtime.tuner.candidate import MakeBackends
 
 
 class OptimizedCall(OptimizedModel):

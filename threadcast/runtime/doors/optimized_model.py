@@ -24,7 +24,7 @@ from threadcast.runtime.doors.optimized import Optimized
 from threadcast.runtime.doors.own_calls import OwnCalls
 from threadcast.runtime.doors.traced_step import timeline_page
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.candidate import Contender
 from threadcast.runtime.tuner.report import COMPILING, NOT_CALLED, SHOWN, Report, Reports, in_brief
 
 _WAIT_S = 1.0

@@ -54,6 +54,7 @@ _logger = logging.getLogger("threadcast")
 class StoredPlan:
     """A plan that was faster than the default, its memory format, and the seconds that one of its steps took.
 
+    `step_s` is None for a plan that was made, and not compared with the default: the process ended before.
     `fused`: whether the plan is for the graph with fused operators. `fewer` holds plans for fewer cores, by number of
     cores; in the file they are compressed. While some of these are missing, `curves` are the curves of the
     plan's graph, to make them from. A step of PyTorch's default took `eager_s` seconds (None: not known).
@@ -61,7 +62,7 @@ class StoredPlan:
 
     plan: Plan
     memory_format: MemoryFormat
-    step_s: float
+    step_s: float | None
     fused: bool = False
     fewer: Mapping[int, Plan] = field(default_factory=dict)
     curves: CurveTable | None = None
@@ -251,7 +252,7 @@ def stored_plan(document: Any) -> StoredPlan:
     layout = member(document, "layout", str)
     if layout not in list(MemoryFormat):
         raise FormatError(f"unknown layout {layout!r}", pointer="/layout")
-    step_s = number(document, "step_s", minimum=0.0)
+    step_s = None if document.get("step_s") is None else number(document, "step_s", minimum=0.0)
     plan, fused = Plan.from_json(member(document, "plan", dict)), member(document, "fused", bool)
     written = member(document, "fewer", dict, default={})
     fewer = _FewerPlans({int(cores): text for cores, text in written.items()})

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
+from threadcast.core.signal_handlers import Failure
+from threadcast.runtime.tuner.candidate import Backends, Contender, MakeBackends
 
 TURN_S, MOST_TURN_S = 0.02, 0.1
 """Seconds of a turn between calls: caches have to be filled anew after each. Between them two calls are waited for."""
@@ -57,7 +58,7 @@ _TURN = _Turn()
 
 
 class BackendsBeside:
-    """A search that `make` makes (None: there is none). It raises what the search raises; then call `leave_out`."""
+    """A search that `make` makes (None: there is none). Whatever it raises ends it, with a warning."""
 
     def __init__(self, make: MakeBackends | None) -> None:
         self._make = make
@@ -91,33 +92,37 @@ class BackendsBeside:
         """Note that later processes are to search as if this one had not."""
         self._later_too = True
 
-    def make(self, captured: Captured | None, arguments: tuple[Any, ...], result: Any) -> bool:
-        """Make the search by the example of a step, its graph (None: it has none) and its result; `start` starts it.
+    def begin(
+        self, captured: Captured | None, arguments: tuple[Any, ...], result: Any, *,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Begin the search by the example of a step, its graph (None: there is none) and result; `before` comes first.
 
-        Returns whether there is one now. There is none while another search of the process is at work.
+        Nothing happens while another search of the process is at work.
         """
-        assert self._make is not None
         if captured is None:
             self._make = None
-            return False
-        self._search = _TURN.make(partial(self._make, captured, arguments, result))
-        if self._search is None:
-            return False
-        self._make = None
-        return True
-
-    def start(self) -> None:
-        """Start the search that was made."""
-        assert self._search is not None
-        self._search.start()
+        if captured is None or self._make is None:
+            return
+        with Failure() as failure:  # the step has run; only what follows from it fails
+            self._search = _TURN.make(partial(self._make, captured, arguments, result))
+            if self._search is not None:
+                self._make = None
+                before()
+                self._search.start()
+        self._leave_out(failure)
 
     def poll(self, *, unlimited: bool) -> Contender | None:
         """Return what the search has found and is ready to run; None where there is nothing new."""
-        assert self._search is not None
-        found = self._search.poll(unlimited=unlimited)
-        self._later_too |= self._search.broken_off
-        if self._search.over:
-            self._search = None
+        if self._search is None:
+            return None
+        found = None
+        with Failure() as failure:  # whatever stops the search, what was found before goes on
+            found = self._search.poll(unlimited=unlimited)
+            self._later_too |= self._search.broken_off
+            if self._search.over:
+                self._search = None
+        self._leave_out(failure)
         return found
 
     def wait(self, timeout_s: float) -> float:
@@ -158,10 +163,10 @@ class BackendsBeside:
         self._turn_s = now_s + turn_s + step_s + (turn_s / max(share, LEAST_SHARE) if has_turn else ASKS_S)
         self._search.rest(True)
 
-    def leave_out(self, error: Exception) -> None:
-        """End the search, or never begin it, because of this error."""
-        _logger.warning("backends are left out: %s", error)
-        self.close()
+    def _leave_out(self, failure: Failure) -> None:
+        if failure.error is not None:
+            _logger.warning("backends are left out: %s", failure.error)
+            self.close()
 
     def close(self, *, later_too: bool = True) -> None:
         """End the search, or never begin it; without `later_too` because later processes need not search either."""

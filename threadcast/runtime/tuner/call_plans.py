@@ -11,7 +11,7 @@ from threadcast.runtime.plans.backend_history import Forecast
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuner.contender import VariantPlan
+from threadcast.runtime.tuner.candidate import VariantPlan
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 from threadcast.scheduler.policies import Problem
 
@@ -26,8 +26,6 @@ class CallPlans:
         self._plans, self._machine, self._call = plans, machine, call
         self._stored: dict[VariantPlan, StoredPlan] = {}
         """What is stored of each variant_plan."""
-        self._fewer: dict[VariantPlan, Mapping[int, Plan]] = {}
-        """Plans for fewer cores, by number of cores, that were made since the variant_plan was."""
         self._tried: tuple[OpGraph, bool, frozenset[Extra]] | None = None
         """What is stored of what was tried: for which graph, whether beside a plan, and what."""
 
@@ -58,32 +56,40 @@ class CallPlans:
         """Note that a backend was the fastest for a graph, by this gain, and what its calls took."""
         self._plans.note_backend(captured.graph, gain, step_s)
 
-    def write(self, variant_plan: VariantPlan, step_s: float, *, eager_s: float | None = None) -> None:
-        """Store a variant_plan whose steps take `step_s` seconds, and eager PyTorch's `eager_s`."""
+    def write(self, variant_plan: VariantPlan, step_s: float | None, *, eager_s: float | None = None) -> None:
+        """Store a variant_plan whose steps take `step_s` seconds, and eager PyTorch's `eager_s`.
+
+        Without seconds it was not compared yet: it is stored where nothing else is, so that a later process, should
+        this one end before, begins with its comparison.
+        """
+        if step_s is None and self._stored:
+            return
         plan, variant = variant_plan.plan, variant_plan.variant
         stored = StoredPlan(plan, variant.memory_format, step_s, variant.fused, eager_s=eager_s)
         self._write(variant_plan, stored)
 
     def _write(self, variant_plan: VariantPlan, stored: StoredPlan) -> None:
-        fewer = self.fewer(variant_plan)
-        missing = not set(counts_below(len(self._machine))) <= set(fewer)
+        missing = not set(counts_below(len(self._machine))) <= set(variant_plan.fewer)
         curves = variant_plan.problem.curves if variant_plan.problem is not None and missing else None
-        self._stored[variant_plan] = stored = replace(stored, fewer=fewer, curves=curves)
+        self._stored[variant_plan] = stored = replace(stored, fewer=variant_plan.fewer, curves=curves)
         self._plans.write(self._call, variant_plan.unfused, stored)
+
+    def lost(self, variant_plan: VariantPlan) -> None:
+        """Delete a plan that was stored before it was compared, and has lost."""
+        stored = self._stored.get(variant_plan)
+        if stored is not None and stored.step_s is None:
+            self._plans.drop(variant_plan.unfused)
+            del self._stored[variant_plan]
 
     def drop(self, captured: Captured) -> None:
         """Delete what is stored for a graph without fused operators."""
         self._plans.drop(captured.graph)
         self._stored = {one: stored for one, stored in self._stored.items() if one.unfused is not captured.graph}
 
-    def fewer(self, variant_plan: VariantPlan) -> Mapping[int, Plan]:
-        """The known plans of a variant_plan for fewer cores, by number of cores."""
-        return self._fewer.get(variant_plan, variant_plan.fewer)
-
     def add_fewer(self, variant_plan: VariantPlan, fewer: Mapping[int, Plan]) -> None:
         """Remember all plans of a variant_plan for fewer cores; store them where the variant_plan is stored."""
-        self._fewer[variant_plan] = fewer
-        if variant_plan in self._stored and fewer.keys() != variant_plan.fewer.keys():
+        known, variant_plan.fewer = variant_plan.fewer, fewer
+        if variant_plan in self._stored and fewer.keys() != known.keys():
             self._write(variant_plan, self._stored[variant_plan])
 
     def tried(self, captured: Captured, beside: VariantPlan | None) -> frozenset[Extra]:

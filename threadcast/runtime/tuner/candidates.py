@@ -12,23 +12,25 @@ from typing import Any
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.core.errors import ThreadcastError
-from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.check.shadow import Ran, Shadowed
 from threadcast.runtime.engine.native.library import return_free_memory
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.step_feedback import StepFeedback
-from threadcast.runtime.plans.step_forecasts import may_be_known
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
-from threadcast.runtime.tuner.before_run import BeforeRun
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.call_plans import CallPlans
-from threadcast.runtime.tuner.contender import (
+from threadcast.runtime.tuner.candidate import (
     DEFAULT,
+    BackendCandidate,
+    Calls,
+    Candidate,
+    Contender,
     ContenderId,
+    EagerCandidate,
     Kind,
     MakeBackends,
     Run,
@@ -38,14 +40,12 @@ from threadcast.runtime.tuner.contender import (
     plan_of,
 )  # fmt: skip
 from threadcast.runtime.tuner.core_follower import CoreFollower
-from threadcast.runtime.tuner.entrant import Status
-from threadcast.runtime.tuner.first_steps import FirstSteps
-from threadcast.runtime.tuner.open_contenders import OpenContenders
-from threadcast.runtime.tuner.plan_candidate import BESIDE_S, Calls, Means, PlanCandidate
-from threadcast.runtime.tuner.plan_maker import PlanMaker
+from threadcast.runtime.tuner.first_steps import BeforeRun, FirstSteps
+from threadcast.runtime.tuner.plan_candidate import BESIDE_S, Means, PlanCandidate
 from threadcast.runtime.tuner.planning import Planner
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.rounds import Rounds
+from threadcast.runtime.tuner.standings import Status
 from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
@@ -100,31 +100,32 @@ class Candidates(Rounds):
         )
         self._machine, self._clock, self._looking_s = machine, clock, looking_s
         self._planner, self._format, self._feedback = planner or Planner(machine), model_format, feedback
-        self._store, self._fuse, self._like = store, fuse, like
+        self._fuse, self._like = fuse, like
         self._graphs = VariantGraphs(
             capture, plans.formats_first(call, formats), ours=fuse,
             hurries=lambda: self.budget.unlimited and not self._backends.works,
         )  # fmt: skip
         self._before = BeforeRun(self._graphs.first)
-        self._contenders = OpenContenders(default, model_format, machine)
         self._backends, self._stored = BackendsBeside(backends), CallPlans(plans, machine, call=call)
         self._in_order = partial(_in_order, default, model_format)
         self._first_steps = FirstSteps(checked, LookSchedule.of(machine), ran=lambda: self.ran, in_order=self._in_order)
         self._means = Means(
-            self._graphs, self._contenders, self._first_steps, self._maker, may_be_known(store),
+            self._graphs, machine, model_format, self._first_steps, self._planner, store,
             None if feedback is None else [],
         )  # fmt: skip
-        self._plan_candidates: dict[to.Key, PlanCandidate] = {}
-        """The plans that are offered, made or not."""
+        eager = [EagerCandidate(default, model_format, one) for one in MemoryFormat]
+        self._candidates: dict[to.Key, Candidate] = {one.key: one for one in eager}
+        """What is known by its key, offered or not."""
         self._follower = CoreFollower(machine)
-        self._wants_backends = False
+        self._wants_backends = self._over = False
+        """Whether the search for backends is to begin, and whether the default runs all further calls."""
         self._backend_s: float | None = None
         """Seconds of a call by the backend that an earlier process found to be the fastest; None: there is none."""
         self._capture_s = 0.0
         """Seconds that the last capture took from a call."""
         self.report = Report()
         """What runs the calls, and why."""
-        self.fastest = self._contenders[DEFAULT]
+        self.fastest = self._contender(DEFAULT)
         """The fastest contender of the last comparison."""
 
     @property
@@ -132,23 +133,34 @@ class Candidates(Rounds):
         """The plan that ran the last step; None where none did."""
         return None
 
+    def _contender(self, key: ContenderId) -> Contender:
+        """What runs a call by this candidate, which is prepared."""
+        found = self._candidates[key].contender
+        assert found is not None
+        return found
+
     @property
     def _best(self) -> ContenderId:
         """What is the fastest so far."""
-        best = self.tournament.best
+        best = DEFAULT if self._over else self.tournament.best
         assert isinstance(best, ContenderId)
         return best
 
-    def _plan_of(self, contender: to.Key) -> VariantPlan | None:
-        """The plan of a contender; None where it has none, or not yet."""
-        candidate = self._plan_candidates.get(contender)
-        return None if candidate is None else candidate.found
+    @property
+    def _plan_candidates(self) -> list[PlanCandidate]:
+        """The plans that are offered, made or not."""
+        return [one for one in self._candidates.values() if isinstance(one, PlanCandidate)]
+
+    def _plan_of(self, key: to.Key) -> VariantPlan | None:
+        """The plan of a candidate; None where it has none, or not yet."""
+        candidate = self._candidates.get(key)
+        return candidate.found if isinstance(candidate, PlanCandidate) else None
 
     @property
     def _calls(self) -> Calls:
         """What is known of calls."""
         tournament = self.tournament
-        other = tournament.best != DEFAULT or any(one.found is not None for one in self._plan_candidates.values())
+        other = tournament.best != DEFAULT or any(one.found is not None for one in self._plan_candidates)
         return Calls(tournament.best_s, tournament.baseline_s, other)
 
     @property
@@ -159,7 +171,7 @@ class Candidates(Rounds):
     @property
     def plans(self) -> Sequence[VariantPlan]:
         """The plans of all variants that have been searched, the fastest first."""
-        found = [one.found for one in self._plan_candidates.values() if one.found is not None]
+        found = [one.found for one in self._plan_candidates if one.found is not None]
         return sorted(found, key=lambda one: self._step_s(plan_of(one.variant)) or math.inf)
 
     def _step_s(self, contender: ContenderId) -> float | None:
@@ -176,7 +188,7 @@ class Candidates(Rounds):
         try:
             if (found := self._stored.read(self._graphs)) is not None:
                 candidate = self._add(PlanCandidate.of(found[0], self._means))
-                candidate.open()
+                candidate.prepare(self._calls)
                 self._resume(candidate, found[1])
                 return
             if "formats" in self._known_from_before(None):
@@ -189,11 +201,15 @@ class Candidates(Rounds):
                     return
         except ThreadcastError as error:
             _logger.warning("a stored plan does not run and is made anew: %s", error)
-            self._plan_candidates.clear()
+            for key in [one.key for one in self._plan_candidates]:
+                self._candidates.pop(key).close()
         self._offer_all(self._graphs.formats)
 
     def _resume(self, candidate: PlanCandidate, stored: StoredPlan) -> None:
-        self.tell(to.Resumed(candidate.key, stored.step_s, stored.eager_s))
+        if stored.step_s is None:
+            self._offer(candidate.key, cost_s=0.0)
+        else:
+            self.tell(to.Resumed(candidate.key, stored.step_s, stored.eager_s))
         self._fuse = self._fuse and not candidate.variant.fused
         if "formats" in self._known_from_before(candidate.found):
             self._offer_backends()
@@ -233,7 +249,7 @@ class Candidates(Rounds):
 
     def _offer_fused(self) -> None:
         """Have the fastest plan's variant tried with fused operators, once a plan of each memory format was."""
-        if not self._fuse or any(one.found is None and not one.left_out for one in self._plan_candidates.values()):
+        if not self._fuse or any(one.found is None and not one.left_out for one in self._plan_candidates):
             return
         fastest = next(iter(self.plans), None)
         if fastest is None or (self.tournament.entrants[plan_of(fastest.variant)].offered.earlier and self._like):
@@ -254,7 +270,7 @@ class Candidates(Rounds):
         self.tell(to.Offered(key, **options))
 
     def _add(self, candidate: PlanCandidate) -> PlanCandidate:
-        self._plan_candidates[candidate.key] = candidate
+        self._candidates[candidate.key] = candidate
         if candidate.found is not None:
             self.report.predicted_s[str(candidate.variant)] = candidate.found.plan.makespan_s
         return candidate
@@ -263,7 +279,7 @@ class Candidates(Rounds):
         """Report what has happened since the last step: plans, compiled loops, backends, stale contenders."""
         self._planner.unlimited = self.budget.unlimited
         tournament = self.tournament
-        for candidate in list(self._plan_candidates.values()):
+        for candidate in list(self._candidates.values()):
             if candidate.works and candidate.poll(self._calls):
                 self._staged(candidate)
         if tournament.comparison is None:
@@ -271,16 +287,10 @@ class Candidates(Rounds):
         self._give_back()
         for key in {self._best, tournament.challenger} - {None, DEFAULT}:
             assert isinstance(key, ContenderId)
-            if tournament.entrants[key].open and not self._contenders[key].holds():
+            if tournament.entrants[key].open and not self._contender(key).holds():
                 if key.kind is Kind.BACKEND:  # weights were written to, which they need not be in later processes
                     self._backends.search_later_too()
                 self.tell(to.LeftOut(key, "what it took for constant was changed"))
-
-    def _maker(self, captured: Captured, variant: Variant) -> PlanMaker:
-        """What makes plans of the graph of a variant."""
-        self._planner.begin(self)
-        before = partial(self._format.set, variant.memory_format)
-        return PlanMaker(captured, self._machine, planner=self._planner, store=self._store, before=before)
 
     def _give_back(self) -> None:
         """Have stored what looks have shown."""
@@ -295,19 +305,14 @@ class Candidates(Rounds):
         """Report what the search for backends has found."""
         if not self._backends.works:
             return
-        try:
-            found = self._backends.poll(unlimited=self.budget.unlimited)
-        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
-            self._backends.leave_out(error)
-            found = None
+        found = self._backends.poll(unlimited=self.budget.unlimited)
         if found is not None:
-            self._contenders.add(found)
+            self._candidates[found.id] = BackendCandidate(found, self._format, self._machine)
             gain, step_s = self.tournament.entrants[BACKENDS].offered.gain, self._backend_s
             if step_s is not None and self.tournament.entrants.keys() == {DEFAULT, BACKENDS}:
-                resumed = to.Resumed(found.id, step_s, gain * step_s, alone=True)
-                self.tell(resumed)
+                self.tell(to.Resumed(found.id, step_s, gain * step_s))
             else:
-                self._offer(found.id, gain=found.gain or 2.0, most=10.0, ready=True, alone=True)
+                self._offer(found.id, gain=found.gain or 2.0, most=10.0, ready=True)
         if self._backends.over:
             self._end_of_backends()
 
@@ -326,7 +331,7 @@ class Candidates(Rounds):
     def _tried(self) -> frozenset[Extra]:
         """What was found to be slower than the best, so that a later process need not try it."""
         waits = self.tournament.waits
-        waiting = {one.variant.fused for one in self._plan_candidates.values() if waits(one.key)}
+        waiting = {one.variant.fused for one in self._plan_candidates if waits(one.key)}
         waiting |= {False for one in self._graphs.formats if waits(eager_in(one))}
         found: list[Extra] = [] if False in waiting else ["formats"]
         found += [] if self._fuse or True in waiting else ["fused"]
@@ -340,29 +345,31 @@ class Candidates(Rounds):
         if key == BACKENDS:
             self._wants_backends = True
             self.tournament.handle(to.Staged(key, to.Place.BESIDE))
-        elif key.kind is Kind.BACKEND:
-            self.tell(to.LeftOut(key, "it was released"))
-        elif key.memory_format is not None:
-            self._contenders.open_eager(key.memory_format)
-            self.tournament.handle(to.Ready(key))
-        else:
+            return
+        candidate, began_s = self._candidates[key], self._clock()
+        if isinstance(candidate, PlanCandidate):
             return_free_memory()
-            candidate, began_s = self._plan_candidates[key], self._clock()
-            candidate.prepare(self._calls)
-            if candidate.maker is not None and candidate.found is None:
-                self._capture_s = max(self._capture_s, self._clock() - began_s)
-            self._staged(candidate)
+            self._planner.begin(self)
+        candidate.prepare(self._calls)
+        if isinstance(candidate, PlanCandidate) and candidate.found is None and candidate.looks is not None:
+            self._capture_s = max(self._capture_s, self._clock() - began_s)
+        self._staged(candidate)
 
-    def _staged(self, candidate: PlanCandidate) -> None:
-        """Report how far the preparation of a plan is."""
+    def _staged(self, candidate: Candidate) -> None:
+        """Report how far the preparation of a candidate is."""
         event = candidate.stage(self._calls)
         self.tell(event)
+        if not isinstance(candidate, PlanCandidate):
+            return
         if isinstance(event, to.LeftOut) and candidate.refused:
             self.report.reason = event.reason
             self._offer_eager(candidate)
         if not isinstance(event, to.Ready) or (found := candidate.found) is None:
             return
         self.report.predicted_s[str(candidate.variant)] = found.plan.makespan_s
+        entrant = self.tournament.entrants[candidate.key]
+        if not (entrant.losses or entrant.offered.earlier):
+            self._stored.write(found, None)
         if self.report.measuring:
             self._report_plan(found)
         self._offer_eager(candidate)
@@ -376,7 +383,8 @@ class Candidates(Rounds):
             return
         self.tell(event)
         if isinstance(what, to.RunStage):
-            candidate = self._plan_candidates[what.key]
+            candidate = self._candidates[what.key]
+            assert isinstance(candidate, PlanCandidate)
             candidate.observe(event.seconds, self._calls)
             self._staged(candidate)
         if not self.tournament.goes_on:  # another one's turn
@@ -386,11 +394,13 @@ class Candidates(Rounds):
         match instruction:
             case to.Compared(key, verdict):
                 self.report.verdicts[str(key)] = verdict
+                if verdict.kept == "default" and (variant_plan := self._plan_of(key)) is not None:
+                    self._stored.lost(variant_plan)
                 if self._best != DEFAULT:
                     self.conclude()
             case to.Release(key):
                 assert isinstance(key, ContenderId)
-                self._contenders.close(key, self._plan_of(key))
+                self._candidates[key].close()
             case to.Drop(key, reason, differs, earlier):
                 assert isinstance(key, ContenderId)
                 self._drop(key, reason, differs=differs, earlier=earlier)
@@ -403,14 +413,12 @@ class Candidates(Rounds):
                 if (variant_plan := self._plan_of(key)) is not None:
                     self._stored.write(variant_plan, step_s, eager_s=self.tournament.eager_s)
                     self._note_tried()
-            case to.GiveUp(reason):
-                self._given_up(reason)
 
     def conclude(self) -> None:
         """Report what is the fastest so far, though others may still be tried."""
         if self.tournament.baseline_s is None and self._best == DEFAULT and not self.tournament.settled:
             return
-        self.report.contender, self.fastest = self._best, self._contenders[self._best]
+        self.report.contender, self.fastest = self._best, self._contender(self._best)
         if (variant_plan := self._plan_of(self._best)) is not None:
             self._report_plan(variant_plan)
 
@@ -421,27 +429,32 @@ class Candidates(Rounds):
         if differs:
             _logger.warning("%s is not used: %s", key, reason)
         variant_plan = self._plan_of(key)
+        if variant_plan is not None:
+            self._stored.lost(variant_plan)
         if differs and variant_plan is not None and self._first_steps.comparable:
             self._stored.drop(self._graphs.as_captured(variant_plan.variant))
-        self._contenders.close(key, variant_plan)
+        candidate = self._candidates[key]
+        candidate.close()
         if self.report.contender == key:
             self.report.contender = None
-        candidate = self._plan_candidates.get(key)
-        if candidate is not None and candidate.found is None:
+        if isinstance(candidate, PlanCandidate) and candidate.found is None:
             candidate.leave_out(reason)
         if not earlier:
             if differs:
                 self.report.reason = f"{key}: {reason}"
             return
-        self._plan_candidates.pop(key, None)
+        del self._candidates[key]
         self.report = Report(reason=f"{key}: {reason}" if differs else "")
         self._like = ()
         self._offer_all(self._graphs.formats)
 
     def _settle(self, contender: ContenderId) -> None:
+        variant_plan = self._plan_of(contender)
         if self.tournament.idle:
             self._planner.done(self)
-        variant_plan = self._plan_of(contender)
+            for one in self.plans:
+                if one is not variant_plan:
+                    self._stored.lost(one)
         if contender == DEFAULT and self.tournament.idle and not self.loud:
             for captured in {self._graphs.first, *(self._graphs.as_captured(one.variant) for one in self.plans)}:
                 self._stored.drop(captured)
@@ -451,48 +464,40 @@ class Candidates(Rounds):
         self.conclude()
         self._note_tried()
         if variant_plan is not None:
-            self._follower.follow(self._contenders.engines[variant_plan], variant_plan, self._stored)
+            engine = self._contender(contender).engine
+            assert engine is not None
+            self._follower.follow(engine, variant_plan, self._stored)
         slow, eager_s = next(iter(self.plans), None), self.tournament.baseline_s
         if contender == DEFAULT and slow is not None and not self.report.verdicts and eager_s is not None:
             self.report.reason = f"a plan predicts {slow.plan.makespan_s:.3g} s a call, PyTorch takes {eager_s:.3g} s"
-        elif contender == DEFAULT and not self._plan_candidates and not self.report.reason:
-            self.report.reason = FOUND_BEFORE
+        elif contender == DEFAULT and not self.report.verdicts and not self.report.reason:
+            left_out = (self.tournament.entrants[one.key].reason for one in self._plan_candidates)
+            self.report.reason = next(filter(None, left_out), "" if self._plan_candidates else FOUND_BEFORE)
         self._offer_fused()
 
     def _give_up(self, reason: str) -> None:
         """Run the default for good."""
-        self._todo.clear()
-        self.tell(to.GaveUp(reason))
-        self.do()
-
-    def _given_up(self, reason: str) -> None:
         _logger.warning("this step runs as before: %s", reason)
-        self._release()
-        self.report.contender, self.report.reason = DEFAULT, reason
-        self.fastest = self._contenders[DEFAULT]
+        self.close()
+        self.report.contender, self.report.reason, self.fastest = DEFAULT, reason, self._contender(DEFAULT)
 
     def close(self) -> None:
-        """End engines, searches and what makes plans."""
+        """End engines, searches and what makes plans: PyTorch runs all further calls."""
         self._todo.clear()
-        self._release()
-
-    def _release(self) -> None:
+        self._over = True
         self.budget.learns(False)
         self._follower.end(restore=False)
         self._backends.close()
-        for candidate in self._plan_candidates.values():
+        for candidate in self._candidates.values():
             candidate.close()
         self._planner.done(self)
-        self._contenders.close_all()
 
     def _search_backends(self, arguments: tuple[Any, ...], result: Any) -> None:
         """Begin the search for backends by the example of a step and its result."""
-        with Failure() as failure:
-            if self._backends.make(self._graphs.captured_in(MemoryFormat.AS_GIVEN), arguments, result):
-                self._format.set(MemoryFormat.AS_GIVEN)
-                self._backends.start()
-        if failure.error is not None:  # the step has run; only what follows from it fails
-            self._backends.leave_out(failure.error)
+        given = MemoryFormat.AS_GIVEN
+        self._backends.begin(
+            self._graphs.captured_in(given), arguments, result, before=partial(self._format.set, given)
+        )
         if self._backends.over:
             self._end_of_backends()
 

@@ -12,7 +12,7 @@ from threadcast.core.errors import ThreadcastError
 from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan
 from threadcast.runtime.tuner.call_plans import CallPlans
-from threadcast.runtime.tuner.contender import VariantPlan
+from threadcast.runtime.tuner.candidate import VariantPlan
 from threadcast.threads.this_process import this_process
 
 _logger = logging.getLogger("threadcast")
@@ -58,10 +58,9 @@ class CoreFollower:
                 this_process().steps.expect({cores: 1 / plan.makespan_s for cores, plan in plans.items()})
             call_plans.add_fewer(variant_plan, fewer)
 
-        known = stored.fewer(variant_plan)
         with self._lock:
             self._malleable = MalleablePlan(
-                engine, variant_plan.plan, self._machine, variant_plan.problem, known, done=note,
+                engine, variant_plan.plan, self._machine, variant_plan.problem, variant_plan.fewer, done=note,
                 wanted=lambda: weak() is not None,
             )  # fmt: skip
             self._apply()

@@ -27,10 +27,9 @@ class Offered:
     """A candidate that may be prepared, or that is `ready` to run.
 
     `gain` is the ratio of the baseline's seconds to its own that is expected, `most` the largest that is likely, and
-    `cost_s` what its preparation is expected to take from calls. `alone`: it is compared in longer rows of calls, as
-    its threads disturb others. `earlier`: it was made for other calls, or by another process: where it loses or
-    differs, it is dropped (`Drop`) and may be offered anew. `bit_by_bit`: its preparation takes from calls what may be
-    spent, so that it begins with whatever that is.
+    `cost_s` what its preparation is expected to take from calls. `earlier`: it was made for other calls, or by another
+    process: where it loses or differs, it is dropped (`Drop`) and may be offered anew. `bit_by_bit`: its preparation
+    takes from calls what may be spent, so that it begins with whatever that is.
     """
 
     key: Key
@@ -38,7 +37,6 @@ class Offered:
     most: float = 3.0
     cost_s: float = 1.0
     ready: bool = False
-    alone: bool = False
     earlier: bool = False
     bit_by_bit: bool = False
 
@@ -77,13 +75,12 @@ class LeftOut:
 class Resumed:
     """What an earlier process found runs from the first call on.
 
-    Its calls took `step_s` seconds then, and the baseline's `eager_s` (None: not known). `alone`: see `Offered`.
+    Its calls took `step_s` seconds then, and the baseline's `eager_s` (None: not known).
     """
 
     key: Key
     step_s: float
     eager_s: float | None = None
-    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +114,7 @@ class Passed:
     calls: int
 
 
-@dataclass(frozen=True, slots=True)
-class GaveUp:
-    """Something failed: the baseline runs for good."""
-
-    reason: str
-
-
-Event = Offered | Staged | Ready | LeftOut | Resumed | Next | Ran | Passed | GaveUp
+Event = Offered | Staged | Ready | LeftOut | Resumed | Next | Ran | Passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +184,7 @@ class Drop:
     earlier: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """The baseline runs for good: release what all others hold."""
-
-    reason: str
-
-
-Instruction = Run | RunStage | Prepare | Compared | Release | Settle | Unsettle | Keep | Drop | GiveUp
+Instruction = Run | RunStage | Prepare | Compared | Release | Settle | Unsettle | Keep | Drop
 Instructions = tuple[Instruction, ...]
 
 

@@ -41,29 +41,10 @@ ENOUGH_S = 3.0
 interval ends below `LITTLE`. A convention."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """How long each of two ways runs at a time, and how much of that is timed: one step of those that are long.
-
-    After a change of the runner steps are not timed for `quiet_s` seconds; at least one step is not. The first step
-    starts thread teams anew and finds caches full of the other runner's data, and threads of the other may still spin.
-    """
-
-    steps: int
-    """Fewest timed steps of a block, but for steps of `LONG_S`."""
-    seconds: float
-    """Fewest seconds that these take together."""
-    quiet_s: float
-
-    def block_s(self, step_s: float) -> float:
-        """Return the seconds of a block whose steps take `step_s`."""
-        return step_s if step_s >= LONG_S else max(self.seconds, self.steps * step_s)
-
-
-BY_TURNS = Rows(2, 0.005, 0.005)
-"""Costs the least: for ways that do not disturb each other for longer than that."""
-ALONE = Rows(3, LONG_S, 0.06)
-"""For ways that do: ONNX Runtime's threads spun for 50 ms after a call (decision 59)."""
+BLOCK_STEPS, BLOCK_S, QUIET_S = 2, 0.005, 0.005
+"""Fewest timed steps of a block, but for steps of `LONG_S`, and fewest seconds that these take together. After a change
+of the runner steps are not timed for `QUIET_S` seconds; at least one step is not. The first step starts thread teams
+anew and finds caches full of the other runner's data, and threads of the other may still spin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +74,12 @@ class Guard:
     """Decides which of two ways runs each step: in turns until it is clear which is faster, then always that one.
 
     "default" is the way to beat, "plan" the new one. Both do the whole step, so no step of the caller is wasted. The
-    caller measures the times and reports each step to `observe`, except steps that raised: these do not count. `rows`
-    is the length of turns.
+    caller measures the times and reports each step to `observe`, except steps that raised: these do not count.
     """
 
-    def __init__(self, *, rows: Rows = BY_TURNS) -> None:
+    def __init__(self) -> None:
         self.verdict: Verdict | None = None
         """The verdict, once it is clear which way is faster, or once `MAX_PAIRS` have shown no difference."""
-        self._rows = rows
         self._long = True
         """Whether all blocks so far are long."""
         self._blocks: dict[Side, list[float]] = {"default": [], "plan": []}
@@ -145,14 +124,14 @@ class Guard:
             self._steps_s[runner].append(seconds)
         if runner != self._last:
             self._last, self._changed_s = runner, started_s
-        elif self.verdict is None and started_s - self._changed_s >= self._rows.quiet_s:
+        elif self.verdict is None and started_s - self._changed_s >= QUIET_S:
             self._note(runner, seconds)
 
     def _note(self, runner: Side, seconds: float) -> None:
         self._timed.append(seconds)
         block_s = sum(self._timed)
         is_long = (self.step_s(runner) or 0.0) >= LONG_S  # not one step alone that something else disturbed
-        if not is_long and (len(self._timed) < self._rows.steps or block_s < self._rows.seconds):
+        if not is_long and (len(self._timed) < BLOCK_STEPS or block_s < BLOCK_S):
             return
         self._long = self._long and block_s >= LONG_S
         self._blocks[runner].append(median(self._timed))
@@ -184,4 +163,5 @@ class Guard:
         step_s = self.step_s(side)
         if step_s is None:
             return 0.0
-        return max(self._rows.quiet_s, step_s) + self._rows.block_s(step_s)
+        block_s = step_s if step_s >= LONG_S else max(BLOCK_S, BLOCK_STEPS * step_s)
+        return max(QUIET_S, step_s) + block_s

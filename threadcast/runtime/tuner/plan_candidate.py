@@ -1,25 +1,26 @@
-"""Prepares a plan of one variant of a call's graph: captures it, times operators, has it planned."""
+"""A plan of one variant of a call's graph as a candidate: captured, looked at, planned by another process, and run."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
-from threadcast.capture.graph.captured import Captured
-from threadcast.core import OpGraph
+from threadcast.core import Machine, OpGraph
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.engine.engine import why_not
-from threadcast.runtime.plans.step_forecasts import Answer
+from threadcast.runtime.engine.engine import Engine, why_not
+from threadcast.runtime.engine.native.library import return_free_memory
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.step_forecasts import Answer, may_be_known
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuner.contender import VariantPlan, plan_of
+from threadcast.runtime.tuner.candidate import Calls, Candidate, Contender, VariantPlan, plan_of
 from threadcast.runtime.tuner.events import LeftOut, Place, Ready, Staged
 from threadcast.runtime.tuner.first_steps import FirstSteps
 from threadcast.runtime.tuner.looks import Look, Looks
-from threadcast.runtime.tuner.open_contenders import OpenContenders
-from threadcast.runtime.tuner.plan_maker import PlanMaker
+from threadcast.runtime.tuner.planning import Asked, Planner
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
 FORECAST_S = 4.0
@@ -44,34 +45,22 @@ _logger = logging.getLogger("threadcast")
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
-    """What is known of calls when a part of a preparation comes: seconds of one by the best way, and by PyTorch.
-
-    `other`: something else is faster than PyTorch, or can be planned.
-    """
-
-    best_s: float | None
-    eager_s: float | None
-    other: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Means:
     """What plans of one call are made with."""
 
     graphs: VariantGraphs
-    contenders: OpenContenders
+    machine: Machine
+    format: ModelFormat
     first_steps: FirstSteps
     """Knows which results are known to be PyTorch's, and whether looks run within the caller's steps."""
-    maker: Callable[[Captured, Variant], PlanMaker]
-    """Returns what makes plans of a variant's graph."""
-    known: bool = False
-    """Whether something is known of operators on this machine, so that plans of long steps are made before any look."""
+    planner: Planner
+    store: str | None = None
+    """URL of a store of what is known of operators on this machine; None: nothing is known."""
     looked: list[tuple[OpGraph, Mapping[str, Observed]]] | None = None
     """Takes what looks have shown of graphs; None where nobody wants to know."""
 
 
-class PlanCandidate:
+class PlanCandidate(Candidate):
     """A plan of `variant`, made by steps of its caller. `stage` says what comes next.
 
     Steps look at all operators, one after the other; then another process makes a plan, or says that one more look has
@@ -81,18 +70,17 @@ class PlanCandidate:
     """
 
     def __init__(self, variant: Variant, means: Means, *, capture_s: float = 0.0) -> None:
-        self.variant, self.key = variant, plan_of(variant)
-        self._means, self._capture_s = means, capture_s
+        super().__init__(plan_of(variant))
+        self.variant, self._means, self._capture_s = variant, means, capture_s
         self._schedule, self._aside = means.first_steps.looks, means.first_steps.aside
-        self.maker: PlanMaker | None = None
-        """What makes its plan, once its graph is captured and until there is one."""
-        self._looks: Looks | None = None
-        """Its looks; None while its plan is made from what is known of operators, or before that."""
+        self.looks: Looks | None = None
+        """The looks at its graph, once that is captured and until there is a plan."""
+        self._asked: Asked | None = None
+        """What the planner was asked last, until there is an answer."""
         self._compiling = False
         self._left_out = ""
         self.refused = False
         """Whether no engine can run its graph."""
-        self._last: Look | None = None
         self.found: VariantPlan | None = None
         """The plan, once it was found."""
 
@@ -106,18 +94,12 @@ class PlanCandidate:
     @property
     def works(self) -> bool:
         """Whether something is at work for it beside calls: compilers, or the process that makes plans."""
-        return self._compiling or (self.maker is not None and self.maker.works)
+        return self._compiling or self._asked is not None
 
     @property
     def left_out(self) -> bool:
         """Whether there will be no plan."""
         return bool(self._left_out)
-
-    @property
-    def step(self) -> Look:
-        """The look that has begun."""
-        assert self._last is not None
-        return self._last
 
     def stage(self, calls: Calls) -> Staged | Ready | LeftOut:
         """Return what comes next."""
@@ -125,59 +107,54 @@ class PlanCandidate:
             return LeftOut(self.key, self._left_out)
         if self.found is not None:
             return Ready(self.key, self.found.plan.makespan_s, CHECK_STEPS * (calls.eager_s or 0.0))
-        if self.maker is None:
-            place = Place.BESIDE if self._compiling else Place.BETWEEN
-            return Staged(self.key, place, self._capture_s)
-        if self.maker.works:
+        if self.works:
             return Staged(self.key, Place.BESIDE)
-        if self._looks is None or self._looks.complete:
+        if self.looks is None:
+            return Staged(self.key, Place.BETWEEN, self._capture_s)
+        if self.looks.complete:
             return Staged(self.key, Place.BETWEEN, PLANNING_S)
-        return Staged(self.key, Place.CALL, self._look_s(self._looks, calls), begun=self._looks.begun)
+        return Staged(self.key, Place.CALL, self._look_s(self.looks, calls), begun=self.looks.begun)
 
     def prepare(self, calls: Calls) -> None:
         """Do the part of the preparation that comes between two calls."""
         if self.found is not None:
-            self.open()
-        elif self.maker is None:
+            self._open(self.found)
+        elif self.looks is None:
             self._capture(calls)
         else:
-            try:
-                self.maker.start_planning()
-            except (ExecutionError, OSError) as error:  # such as one process or open file too many
-                self._not_planned(error)
+            self._asked = self._means.planner.ask(self.looks.question(self._means.store))
 
     def poll(self, calls: Calls) -> bool:
         """Look at what works beside calls for it; return whether it has come to its end."""
         if self._compiling:
             self._compiling = not self._means.graphs.compiled(self.variant)
             return not self._compiling
-        if self.maker is None or not self.maker.works:
+        if self._asked is None:
             return False
         try:
-            answer = self.maker.poll()
+            answer = self._means.planner.answer(self._asked)
         except ExecutionError as error:
-            self._not_planned(error)
+            _logger.warning("a plan is not made: %s", error)
+            self._asked = None
+            self.leave_out(str(error))
             return True
         if answer is not None:
+            self._asked = None
             self._answered(answer, calls)
         return answer is not None
 
     def begin(self, *, anew: bool) -> Look:
-        """Open what runs the next step; `anew`: what has begun of it does not count."""
-        assert self._looks is not None
-        assert self.maker is not None
+        """Open what runs the next step, and return it; `anew`: what has begun of it does not count."""
+        assert self.looks is not None
         if anew:
-            self._looks.break_off()
-        look = Look(self.variant, len(self._looks.look_s))
-        self.maker.prepare(look.number, goes_on=not anew and look == self._last)
-        self._last = look
-        return look
+            self.looks.break_off()
+        return Look(self.variant, self.looks.open())
 
     def observe(self, seconds: float, calls: Calls) -> None:
         """Record the seconds of the step that was run."""
-        assert self._looks is not None
-        over = self._looks.observe(seconds)
-        if over and calls.best_s is not None and calls.other and self._looks.hopeless(calls.best_s):
+        assert self.looks is not None
+        over = self.looks.observe(seconds)
+        if over and calls.best_s is not None and calls.other and self.looks.hopeless(calls.best_s):
             self.leave_out("operators one after the other were far slower")
 
     def leave_out(self, reason: str) -> None:
@@ -186,23 +163,24 @@ class PlanCandidate:
         self.close()
 
     def close(self) -> None:
-        """End what makes its plan, if anything does."""
-        if self.maker is not None:
-            self.maker.close()
-            self.maker = None
-
-    def open(self) -> None:
-        """Make the plan that was found ready to run."""
-        assert self.found is not None
-        if self._means.contenders.open_plan(self.found):
-            self._means.first_steps.forget(self.key)
+        """End what makes its plan, if anything does, and the engine that runs it."""
+        if self._asked is not None:
+            self._means.planner.give_up(self._asked)
+            self._asked = None
+        if self.looks is not None:
+            self.looks.close()
+            self.looks = None
+        if self.contender is not None and self.contender.engine is not None:
+            self.contender.engine.close()
+            return_free_memory()
+        self.contender = None
 
     def _capture(self, calls: Calls) -> None:
-        graphs, first_steps = self._means.graphs, self._means.first_steps
-        if not graphs.compiled(self.variant):
+        means = self._means
+        if not means.graphs.compiled(self.variant):
             self._compiling = True
             return
-        captured = graphs.find(self.variant)
+        captured = means.graphs.find(self.variant)
         if captured is None:
             self._left_out = "no graph could be captured"
             return
@@ -210,43 +188,50 @@ class PlanCandidate:
             self._left_out, self.refused = reason, True
             return
         for number in range(self._schedule.most):
-            first_steps.forget(Look(self.variant, number))
-        self.maker = self._means.maker(captured, self.variant)
-        if not self._means.known or self._schedule.calls * (calls.eager_s or 0.0) <= FORECAST_S:
-            self._looks = Looks(self._schedule, aside=self._aside)
+            means.first_steps.forget(Look(self.variant, number))
+        before = partial(means.format.set, self.variant.memory_format)
+        self.looks = Looks(captured, means.machine, schedule=self._schedule, aside=self._aside, before=before)
+        if may_be_known(means.store) and self._schedule.calls * (calls.eager_s or 0.0) > FORECAST_S:
+            self.looks.wanted = 0
 
     def _answered(self, answer: Answer, calls: Calls) -> None:
         """Go on with the answer of the planning process: a plan from forecasts alone is accepted where even its
         pessimistic forecast beats the best way known."""
-        assert self.maker is not None
-        best_s = calls.best_s
+        looks, best_s = self.looks, calls.best_s
+        assert looks is not None
         if answer.plan is None or answer.curves is None or answer.pessimistic_s is None:
-            accepts = False
-        else:
-            accepts = self._looks is not None or best_s is None or answer.pessimistic_s < best_s
-        if not accepts:
-            if self._looks is None:
-                self._looks = Looks(self._schedule, aside=self._aside)
-            else:
-                self._looks.wanted += 1
+            looks.ask_for_more(answer.look)
             return
-        assert answer.plan is not None
-        assert answer.curves is not None
+        if not looks.look_s and best_s is not None and answer.pessimistic_s >= best_s:
+            looks.ask_for_more(None)
+            return
         predicted_s = answer.plan.makespan_s
+        _logger.info("planned %.3g s a step, at least %.3g s", predicted_s, answer.plan.lower_bound_s)
         if best_s is not None and calls.other and predicted_s > SLOWER * best_s:
             self.leave_out(f"a plan predicts {predicted_s:.3g} s")
             return
-        captured, means = self.maker.captured, self._means
+        captured, means = looks.captured, self._means
         if means.looked is not None:
-            means.looked.append((captured.graph, self.maker.observed))
-        unfused, problem = means.graphs.as_captured(self.variant).graph, self.maker.problem(answer.curves)
-        self.found = VariantPlan(self.variant, captured, answer.plan, unfused, problem)
+            means.looked.append((captured.graph, looks.observed))
+        unfused = means.graphs.as_captured(self.variant).graph
+        self.found = VariantPlan(self.variant, captured, answer.plan, unfused, looks.problem(answer.curves))
         self.close()
-        self.open()
+        self._open(self.found)
 
-    def _not_planned(self, error: Exception) -> None:
-        _logger.warning("a plan is not made: %s", error)
-        self.leave_out(str(error))
+    def _open(self, found: VariantPlan) -> None:
+        """Make the plan that was found ready to run, if it is not."""
+        if self.contender is not None:
+            return
+        model_format, memory_format = self._means.format, self.variant.memory_format
+        engine = Engine(found.captured, found.plan, self._means.machine)
+
+        def run(*arguments: Any) -> Any:
+            model_format.set(memory_format)
+            inputs = engine.captured.bind(*arguments)
+            return engine.captured.finish(engine.run(inputs), inputs)
+
+        self.contender = Contender(self.key, run, engine=engine)
+        self._means.first_steps.forget(self.key)
 
     def _look_s(self, looks: Looks, calls: Calls) -> float:
         """The seconds that the next look is expected to cost calls."""

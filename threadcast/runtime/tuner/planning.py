@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock, RLock
+from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
@@ -50,11 +50,6 @@ class Asked:
         return self.answer is None and self.error is None
 
 
-_at_work: WeakSet[Planner] = WeakSet()
-"""The planners of this process that have a process."""
-_at_work_lock = Lock()
-
-
 class Planner:
     """One planning process for all that is called in this process, on the cores of `machine`; for any thread.
 
@@ -89,18 +84,8 @@ class Planner:
 
     @property
     def works(self) -> bool:
-        """Whether a plan is being made now on a core that steps want, too: for this model, or for another one."""
-        if not self.free and not self.yields:
-            return True
-        with _at_work_lock:
-            return any(one.takes_from(self._cpus) for one in _at_work if one is not self)
-
-    def takes_from(self, cpus: Collection[int]) -> bool:
-        """Return whether a plan is being made on one of these CPUs; one for a model that is not called any more takes
-        no longer than others."""
-        waited_s = self._clock() - self._asked_s
-        computes = self.asked is not None and not self.yields
-        return computes and waited_s < self._patience_s and any(cpu in cpus for cpu in self._cpus)
+        """Whether a plan is being made now on a core that steps want, too: for any model on these cores."""
+        return not self.free and not self.yields
 
     def begin(self, user: object) -> None:
         """Take note that `user` may ask, until it is `done`, or there is no other reference to it."""
@@ -134,8 +119,6 @@ class Planner:
             start = partial(ForecastingPlanner, cpus=self._cpus, compiles=compiles, background=True)
             self._process = in_lasting_thread(start)
         self._process.ask_forecast(question)
-        with _at_work_lock:
-            _at_work.add(self)
 
     def answer(self, asked: Asked) -> Answer | None:
         """Return the answer to a question; None until it is there. ExecutionError where there is none."""
@@ -221,5 +204,3 @@ class Planner:
         if self._process is not None:
             self._process.close()
             self._process = None
-        with _at_work_lock:
-            _at_work.discard(self)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from threadcast.core import Plan
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner.contender import DEFAULT, ContenderId, Kind
+from threadcast.runtime.tuner.candidate import DEFAULT, ContenderId, Kind
 from threadcast.runtime.tuner.guard import Verdict
 
 SHOWN = 8

@@ -14,9 +14,9 @@ from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.tournament import Tournament
 
-LEAST_S = 0.3
+LEAST_S = 0.2
 """Seconds in which it shows what other processes take: the kernel counts in ticks of 0.01 s, so that on 2 cores the
-share is known to within 0.03. What takes less is judged by its verdict's interval alone."""
+share is known to within 0.05. What takes less is judged by its verdict's interval alone."""
 
 _logger = logging.getLogger("threadcast")
 

@@ -24,9 +24,8 @@ from dataclasses import replace
 
 from threadcast.core.gains import PAIRS_AT_LEAST
 from threadcast.runtime.tuner import events as to
-from threadcast.runtime.tuner.entrant import MOST_EAGER, Entrant, Status, Turns, Watch
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.tuner.standings import AGAIN, Standings
+from threadcast.runtime.tuner.standings import AGAIN, MOST_EAGER, Entrant, Standings, Status, Turns, Watch
 
 MOST_BESIDE = 3
 """Most comparisons that a candidate loses while something computes beside it, and that are made anew."""
@@ -52,8 +51,6 @@ class Tournament(Standings):
         self.comparison: Turns | None = None
         self.settled = False
         """Whether what was found to be the fastest runs, and nothing else is being prepared or compared in calls."""
-        self.over: str | None = None
-        """Why the baseline runs for good; None where it does not."""
         self.held_back = False
         """Whether the best ran the last call only because no time may be spent on what comes next."""
         self.calls = 0
@@ -97,8 +94,6 @@ class Tournament(Standings):
                 return self._without(event.key, event.reason, differs=event.differs)
             case to.Resumed():
                 return self._resumed(event)
-            case to.GaveUp():
-                return self._give_up(event.reason)
         return ()
 
     # what is known
@@ -128,7 +123,7 @@ class Tournament(Standings):
     @property
     def idle(self) -> bool:
         """Whether nothing is left to prepare or to compare, as far as is known now."""
-        return self.over is not None or (self.comparison is None and not any(self.waiting()))
+        return self.comparison is None and not any(self.waiting())
 
     def waits(self, key: to.Key) -> bool:
         """Return whether a candidate is still to be prepared or compared, and may be worth it."""
@@ -144,8 +139,6 @@ class Tournament(Standings):
     @property
     def outlook(self) -> to.Outlook:
         """What is learned next, for one who decides whether calls come here at all."""
-        if self.over is not None:
-            return to.Outlook(None)
         if self.comparison is not None:
             return to.Outlook(to.Place.CALL, 0.0 if self.comparison.guard.begun else self._pair_s(self.comparison))
         if self.best == self.baseline and not self.is_steady:
@@ -181,9 +174,6 @@ class Tournament(Standings):
         if self.comparison is not None:
             assert self.best in (self.comparison.base, self.comparison.new)
             assert self.entrants[self.comparison.other].status is not Status.OUT
-        if self.over is not None:
-            assert self.best == self.baseline
-            assert self.comparison is None
         for one in self.entrants.values():
             assert (one.stage is None) or one.status in (Status.STAGED, Status.OUT)
 
@@ -191,8 +181,6 @@ class Tournament(Standings):
 
     def _next(self, event: to.Next) -> to.Instructions:
         self.held_back = False
-        if self.over is not None:
-            return self._choose(to.Run(self.baseline), counts=False)
         if self.comparison is not None:
             return self._next_compared(self.comparison, event)
         entrant = self._next_entrant(event)
@@ -254,9 +242,6 @@ class Tournament(Standings):
         """Settle where it was found out what is the fastest so far, or nothing else will run."""
         if self.settled or not (self._compared or self.idle):
             return ()
-        reasons = [one.reason for one in self.entrants.values() if one.status is Status.OUT]
-        if self.idle and reasons and len(reasons) == len(self.entrants) - 1:
-            return self._give_up(reasons[0])
         self.settled = True
         self._say(f"{self.best} runs")
         self._watch.clear()
@@ -266,10 +251,9 @@ class Tournament(Standings):
     # comparisons
 
     def _compare(self, entrant: Entrant) -> None:
-        alone = entrant.losses > 0 or entrant.offered.alone or self.entrants[self.best].offered.alone
         self._say(f"{self.best} and {entrant.key} are compared")
         entrant.beside = False
-        self.comparison = Turns(self.best, entrant.key, baseline=self.baseline, alone=alone)
+        self.comparison = Turns(self.best, entrant.key, baseline=self.baseline)
 
     def _judge(self, comparison: Turns, verdict: Verdict) -> to.Instructions:
         self.comparison, self._compared = None, True
@@ -389,21 +373,13 @@ class Tournament(Standings):
             raise self._illegal(f"{event.key} is resumed too late")
         gain, baseline = event.eager_s and event.eager_s / max(1e-9, event.step_s), self.entrants[self.baseline]
         baseline.status, baseline.step_s = Status.LOST, event.eager_s
-        offered = to.Offered(event.key, ready=True, alone=event.alone, earlier=True)
+        offered = to.Offered(event.key, ready=True, earlier=True)
         self.entrants[event.key] = Entrant(offered, Status.READY, step_s=event.step_s, gain=gain, open=True)
         self._say(f"{event.key} was found by an earlier process; a call took {event.step_s:.3g} s")
         self._become(event.key)
         self._watch.wait = MOST_EAGER  # the first calls of a process are slow ones
         self.settled = self._compared = True
         return (to.Settle(event.key),)
-
-    def _give_up(self, reason: str) -> to.Instructions:
-        if self.over is not None:
-            return ()
-        self._say(f"{self.baseline} runs for good: {reason}")
-        self.over, self.settled, self.comparison = reason, True, None
-        self._become(self.baseline)
-        return (to.GiveUp(reason),)
 
     def _entrant(self, key: to.Key, event: str, *, but: Sequence[to.Key] = ()) -> Entrant:
         found = self.entrants.get(key)

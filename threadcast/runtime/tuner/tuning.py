@@ -20,18 +20,11 @@ from threadcast.runtime.check.shadow import Ran
 from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import events as to
+from threadcast.runtime.tuner.candidate import DEFAULT, Contender, ContenderId, Kind, Run, VariantPlan, plan_of
 from threadcast.runtime.tuner.candidates import BACKENDS, Candidates
-from threadcast.runtime.tuner.contender import (
-    DEFAULT,
-    Contender,
-    ContenderId,
-    Kind,
-    Run,
-    VariantPlan,
-    plan_of,
-)
 from threadcast.runtime.tuner.first_steps import Runner, TimedRun, is_ordered
 from threadcast.runtime.tuner.looks import Look
+from threadcast.runtime.tuner.plan_candidate import PlanCandidate
 from threadcast.runtime.tuner.report import COMPILING
 
 _PAUSE_S = 0.05
@@ -64,7 +57,7 @@ class Tuning(Candidates):
     """Steps that a plan ran, and those in which it raised, but eager PyTorch did not."""
     _last: Runner = DEFAULT
     """What ran the last step."""
-    _started = _closed = False
+    _started = False
     _ended_s, _in_a_row = 0.0, 0
     """When the last call ended, and calls since one after which the caller did something else."""
     _kept: Contender | None = None
@@ -75,9 +68,12 @@ class Tuning(Candidates):
     def passes(self) -> bool:
         """Whether the next call is run by what was kept, and nothing is found out in it."""
         free = self._planner.asked is None or self._planner.free
-        return self._passes > 0 and free and self._kept is not None and self._kept.holds()
+        return self._over or (self._passes > 0 and free and self._kept is not None and self._kept.holds())
 
     def __call__(self, *arguments: Any) -> Any:
+        if self._over:
+            self._last, self.raised = DEFAULT, None
+            return self._run_of(DEFAULT)(*arguments)[0]
         if (kept := self._kept) is not None and self.passes:
             self._passes -= 1
             self._passed += 1
@@ -86,8 +82,7 @@ class Tuning(Candidates):
         self._passes = 0
         began_s = self._clock() if self._began_s is None else self._began_s
         self._began_s = None
-        what = self._prepare(began_s)
-        runner = self._runner_of(what)
+        what, runner = self._prepare(began_s)
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
         result, difference = self._ran(runner, timed, arguments)
@@ -115,7 +110,7 @@ class Tuning(Candidates):
         with Failure(self._before.suffices) as failure:
             return self._noted(kept.run, *arguments)
         self._before.set_back()
-        result, self._passes = self._contenders[DEFAULT].run(*arguments), 0
+        result, self._passes = self._contender(DEFAULT).run(*arguments), 0
         self.raised = str(failure)
         self._after_raising(self.raised)
         return result
@@ -129,7 +124,7 @@ class Tuning(Candidates):
         with Failure(self._before.suffices):
             return timed(*arguments), None
         self._before.set_back()
-        return self._contenders[DEFAULT].run(*arguments), None
+        return self._contender(DEFAULT).run(*arguments), None
 
     def _after_raising(self, raised: str) -> None:
         """Take note of a step that has raised where eager PyTorch has not; if many do, PyTorch runs all later ones.
@@ -170,7 +165,7 @@ class Tuning(Candidates):
     @property
     def settled(self) -> bool:
         """Whether the fastest contender runs, and no other is being tried."""
-        return self.tournament.settled
+        return self._over or self.tournament.settled
 
     def leaves_alone(self, looking_s: float) -> bool:
         """Return whether the next calls need not be looked at, because PyTorch's default runs them in any case.
@@ -187,7 +182,7 @@ class Tuning(Candidates):
     @property
     def learning(self) -> bool:
         """Whether it is still being learned what runs fastest; also while something has not been tried."""
-        if self._closed or self.tournament.over is not None:
+        if self._over:
             return False
         if not (self.settled and self.tournament.idle) or self.pending:
             return True
@@ -198,21 +193,21 @@ class Tuning(Candidates):
     @property
     def gain_left(self) -> float:
         """Ratio of a call's seconds now to those that are expected after more learning; unbounded at first."""
-        return self.tournament.gain_left() if self._started else math.inf
+        return 1.0 if self._over else self.tournament.gain_left() if self._started else math.inf
 
     @property
     def outlook(self) -> to.Outlook:
         """What is learned next, and where."""
-        if self._closed or not (self._started or self.settled):
-            return to.Outlook(None if self._closed else to.Place.CALL)
-        if self._awaits_backends:
+        if self._over:
+            return to.Outlook(None)
+        if not (self._started or self.settled) or self._awaits_backends:
             return to.Outlook(to.Place.CALL)
         return self.tournament.outlook
 
     def look(self) -> None:
         """Take note of what has become ready beside calls, without a call."""
         self._passes = 0
-        if not self._started or self._closed:
+        if not self._started or self._over:
             return
         with Failure() as failure:
             self._look()
@@ -226,7 +221,7 @@ class Tuning(Candidates):
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
-        if self.tournament.learns:
+        if self._over or self.tournament.learns:
             return
         if self._planner.works:
             self._planner.wait(timeout_s)
@@ -240,12 +235,14 @@ class Tuning(Candidates):
     @property
     def ran(self) -> Ran | None:
         """The graph that ran the last step, and an engine maker for its plan; None where no plan ran it."""
-        if isinstance(self._last, Look):
-            maker = self._plan_candidates[plan_of(self._last.variant)].maker
-            engine = None if maker is None or self._first_steps.runs_aside(self._last) else maker.engine
+        runner = self._last
+        candidate = self._candidates.get(plan_of(runner.variant) if isinstance(runner, Look) else runner)
+        if isinstance(runner, Look):
+            looks = candidate.looks if isinstance(candidate, PlanCandidate) else None
+            engine = None if looks is None or self._first_steps.runs_aside(runner) else looks.engine
         else:
-            variant_plan = self._plan_of(self._last)
-            engine = None if variant_plan is None else self._contenders.engines.get(variant_plan)
+            contender = None if candidate is None else candidate.contender
+            engine = None if contender is None else contender.engine
         if engine is None:
             return None
         return Ran(engine.captured, engine.plan, partial(Engine, plan=engine.plan, machine=self._machine))
@@ -265,14 +262,14 @@ class Tuning(Candidates):
     @property
     def kept(self) -> Contender | None:
         """What runs all calls until something changes; None while anything is being learned."""
-        return None if self.learning or not self.settled else self._contenders[self._best]
+        return None if self.learning or not self.settled else self._contender(self._best)
 
     @property
     def runs_in(self) -> MemoryFormat | None:
         """The memory format in which the next call runs; None where it may run in several."""
         if self._graphs.formats == (MemoryFormat.AS_GIVEN,):
             return MemoryFormat.AS_GIVEN
-        rests = self.settled and (self.tournament.idle or self.tournament.held_back)
+        rests = self._over or (self.settled and (self.tournament.idle or self.tournament.held_back))
         begins = self._backends.waits and self.tournament.waits(BACKENDS)
         if not rests or begins or self._awaits_backends:
             return None
@@ -288,14 +285,9 @@ class Tuning(Candidates):
         """Use these cores from the next operator on, as soon as `follows` is true. May be called from any thread."""
         self._follower.resize(cores)
 
-    def close(self) -> None:
-        """End the engines' threads and the planning processes."""
-        self._closed, self._passes = True, 0
-        super().close()
-
     # what runs the next step
 
-    def _prepare(self, began_s: float) -> to.Run | to.RunStage:
+    def _prepare(self, began_s: float) -> tuple[to.Run | to.RunStage, Runner]:
         """Carry out all that has to be done before the next step, and return what runs it."""
         with Failure() as failure:
             if not self._started:
@@ -303,18 +295,22 @@ class Tuning(Candidates):
                 self._started = True
             if self._passed:
                 self.passed(self._passed)
+                self.budget.charge(self._passed * self._looking_s() if self._best is DEFAULT else 0.0)
                 self._passed = 0
             self._look()
             what = self.next()
             if self.report.reason in ("", COMPILING):
                 self.report.reason = COMPILING if self._graphs.awaits_engine else ""
             self._let_backends_work(began_s)
-            if isinstance(what, to.RunStage):
-                self._plan_candidates[what.key].begin(anew=what.anew)
-            return what
+            assert isinstance(what.key, ContenderId)
+            if isinstance(what, to.Run):
+                return what, what.key
+            candidate = self._candidates[what.key]
+            assert isinstance(candidate, PlanCandidate)
+            return what, candidate.begin(anew=what.anew)
         # of measuring or planning: the step has not begun, and can run as before
         self._give_up(str(failure.error) or "measuring was broken off")
-        return to.Run(DEFAULT)
+        return to.Run(DEFAULT), DEFAULT
 
     def _let_backends_work(self, now_s: float) -> None:
         """Let the search for backends work beside the next step, or before it, or rest, whichever is right."""
@@ -326,19 +322,14 @@ class Tuning(Candidates):
         if pays and not beside:
             self._backends.turn(step_s, left_s=self.budget.left_s, now_s=now_s)
 
-    def _runner_of(self, what: to.Run | to.RunStage) -> Runner:
-        if isinstance(what, to.RunStage):
-            return self._plan_candidates[what.key].step
-        assert isinstance(what.key, ContenderId)
-        return what.key
-
     def _run_of(self, runner: Runner) -> Run:
         """A function that runs a whole step and returns its result and its seconds; None: time it by the clock."""
         if isinstance(runner, Look):
-            maker = self._plan_candidates[plan_of(runner.variant)].maker
-            assert maker is not None
-            return partial(self._noted, maker.run)
-        run = self._contenders[runner].run
+            candidate = self._candidates[plan_of(runner.variant)]
+            assert isinstance(candidate, PlanCandidate)
+            assert candidate.looks is not None
+            return partial(self._noted, candidate.looks.run)
+        run = self._contender(runner).run
         if runner.kind is Kind.PLAN:
             run = partial(self._noted, run)
         elif runner is DEFAULT and not self._planner.free:
@@ -362,6 +353,8 @@ class Tuning(Candidates):
             all_cores=self._follower.all_cores,
             alone=not (self._backends.beside or self._graphs.compiling or self._planner.works),
         )  # fmt: skip
+        if self._over:
+            return
         with Failure() as failure:
             self.count(event, what)
             self._ran_step(what, event, difference)

@@ -18,7 +18,7 @@ from threadcast.runtime.operators.products import with_products
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuner.contender import VariantPlan
+from threadcast.runtime.tuner.candidate import VariantPlan
 
 NODE_BYTES = 10_000
 """Bytes of a node with its part in a plan and in an engine, rounded up: LSTM small took 3,800 without plans."""

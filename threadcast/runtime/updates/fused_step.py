@@ -1,4 +1,4 @@
-"""What is changed while an optimizer's step is made by PyTorch's fused kernels, and set back after it."""
+"""An optimizer's steps by PyTorch's fused kernels: what is changed for each, and set back after it."""
 
 from __future__ import annotations
 
@@ -10,43 +10,69 @@ import torch
 from torch.optim import Optimizer
 
 from threadcast.runtime.engine.native.library import loaded_library
+from threadcast.runtime.updates.fused_fit import FusedFit
 
 _CHECKED = "_need_device_dtype_check_for_fused"
 """The attribute in which PyTorch's optimizers note that their parameters suit fused kernels."""
 
 
-class FusedStep:
-    """One step that writes `tensors` (`UpdateTensors`). `begin` before it, and `set_back` after it."""
+class OptimizerUpdate:
+    """How the steps of one optimizer are made: by fused kernels where these are right, else by its own loop.
 
-    def __init__(self, tensors: Any) -> None:
-        self._tensors = tensors
+    What is changed for a step by fused kernels is set back after it, or before the next one where it was interrupted.
+    """
+
+    def __init__(self, kind: type[Optimizer]) -> None:
+        self._fit, self._left = FusedFit(kind), False
+        self._tensors: Any = None
+        """What the step writes (`UpdateTensors`); None where there is none to be set back."""
         self._changed: list[dict[str, Any]] = []
         """The groups whose setting `fused` is changed."""
         self._noted = False
         """Whether the optimizer had noted by itself that its parameters suit fused kernels."""
         self._lowered: _Lowered | None = None
+        self._guards_state = False
+        """Whether `state_dict` is hooked, so that it has the setting as it was."""
 
-    def begin(self, optimizer: Optimizer, threads: int) -> None:
-        """Have the optimizer's next step, in this thread, made by fused kernels on so many threads at most."""
-        self._noted = _CHECKED in vars(optimizer)
-        self._lowered = _Lowered.to(threads)
+    @property
+    def over(self) -> bool:
+        """Whether all further steps are made by the optimizer's own loop, and nothing is left to be set back."""
+        return self._left and self._tensors is None and self._lowered is None
+
+    def begin(self, optimizer: Optimizer) -> None:
+        """Have the step that begins, in this thread, made by fused kernels, if they are right for it."""
+        if self._left or self._fit.waits():
+            return
+        tensors = self._fit.next_step(optimizer)
+        if tensors is None:
+            return
+        if not self._guards_state:  # a step that was interrupted leaves the setting changed, until the next one
+            optimizer.register_state_dict_pre_hook(self.restore)
+            self._guards_state = True
+        self._tensors, self._noted = tensors, _CHECKED in vars(optimizer)
+        self._lowered = _Lowered.to(self._fit.threads)
         for group in optimizer.param_groups:
             self._changed.append(group)
             group["fused"] = True
 
-    def set_back(self, optimizer: Optimizer) -> bool:
-        """Set everything back; a second time does nothing. False in another thread than the step's, whose number of
-        threads it cannot set back."""
-        if self._changed:
-            while self._changed:
-                self._changed.pop()["fused"] = None
+    def restore(self, optimizer: Optimizer) -> None:
+        """Set everything back; a second time does nothing. Other threads than the step's cannot set back its number of
+        threads."""
+        while self._changed:
+            self._changed.pop()["fused"] = None
+        if self._tensors is not None:
             if not self._noted:
                 vars(optimizer).pop(_CHECKED, None)
             # Fused kernels do not, but by these counts autograd and copies of weights notice that they are stale.
             self._tensors.count_writes()
+            self._tensors = None
         if self._lowered is not None and self._lowered.set_back():
             self._lowered = None
-        return self._lowered is None
+
+    def leave(self, optimizer: Optimizer) -> None:
+        """Make all further steps, and the one that begins, by the optimizer's own loop."""
+        self._left = True
+        self.restore(optimizer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 from threadcast.capture.graph.optimizers import NUMBERS
 from threadcast.capture.guards.unsupported import may_exchange
 from threadcast.core.errors import in_one_line
-from threadcast.runtime.updates.fused_fit import FusedFit
-from threadcast.runtime.updates.fused_step import FusedStep
+from threadcast.runtime.updates.fused_step import OptimizerUpdate
 from threadcast.runtime.watching.hooks import OwnSteps
 from threadcast.threads.forks import forks
 
 _logger = logging.getLogger("threadcast")
-
-Given = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and named arguments of a step."""
 
 
 class FusedUpdates:
@@ -39,7 +35,7 @@ class FusedUpdates:
 
     The optimizer makes its steps itself; while one runs, the groups' setting `fused` is changed. Left as they are:
     optimizers other than SGD, Adam and AdamW; those with hooks, replaced methods, or `fused`, `foreach`, `capturable`
-    or `differentiable` set; and all in processes that exchange data, whose updates must be equal.
+    or `differentiable` set; steps with a closure; and all in processes that exchange data, whose updates must be equal.
     May be used from several threads, each with optimizers of its own.
     """
 
@@ -93,28 +89,14 @@ class FusedUpdates:
             self._updates[optimizer] = found
         return found
 
-    def _before(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Given | None:
-        """Choose how the step that begins is made. Return other arguments for it, or None where they may stay."""
+    def _before(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Choose how the step that begins is made. A closure may make other gradients, so that it is left alone."""
         update = self.of(optimizer)
         if update is None or update.over:
-            return None
-        if len(given) > 2 or (named and (len(given) > 1 or named.keys() != {"closure"})):
-            return None  # the step will raise
-        closure = given[1] if len(given) > 1 else named.get("closure")
+            return
         update.restore(optimizer)
-        if closure is None:
+        if len(given) == 1 and named in ({}, {"closure": None}):
             self._choose(update, optimizer)
-            return None
-        if not self._own.are_own(optimizer):
-            return None
-
-        def then_choose() -> Any:  # the closure makes the gradients
-            found = closure()
-            if self._hooks and not update.over:
-                self._choose(update, optimizer)
-            return found
-
-        return ((optimizer, then_choose), {}) if len(given) > 1 else ((optimizer,), {"closure": then_choose})
 
     def _choose(self, update: OptimizerUpdate, optimizer: Optimizer) -> None:
         try:
@@ -128,45 +110,6 @@ class FusedUpdates:
         update = self.of(optimizer)
         if update is not None and not update.over:
             update.restore(optimizer)
-
-
-class OptimizerUpdate:
-    """How the steps of one optimizer are made: by fused kernels where these are right, else by its own loop."""
-
-    def __init__(self, kind: type[Optimizer]) -> None:
-        self._fit, self._left = FusedFit(kind), False
-        self._step: FusedStep | None = None
-        """The step by fused kernels that runs now, or that was interrupted and left something to set back."""
-        self._guards_state = False
-        """Whether `state_dict` is hooked, so that it has the setting as it was."""
-
-    @property
-    def over(self) -> bool:
-        """Whether all further steps are made by the optimizer's own loop, and nothing is left to be set back."""
-        return self._left and self._step is None
-
-    def begin(self, optimizer: Optimizer) -> None:
-        """Have the step that begins made by fused kernels, if they are right for it."""
-        if self._left or self._fit.waits():
-            return
-        tensors = self._fit.next_step(optimizer)
-        if tensors is None:
-            return
-        if not self._guards_state:  # a step that was interrupted leaves the setting changed, until the next one
-            optimizer.register_state_dict_pre_hook(self.restore)
-            self._guards_state = True
-        self._step = FusedStep(tensors)
-        self._step.begin(optimizer, self._fit.threads)
-
-    def restore(self, optimizer: Optimizer) -> None:
-        """Set back what was changed for the last step, also after one that has raised."""
-        if self._step is not None and self._step.set_back(optimizer):
-            self._step = None
-
-    def leave(self, optimizer: Optimizer) -> None:
-        """Make all further steps, and the one that begins, by the optimizer's own loop."""
-        self._left = True
-        self.restore(optimizer)
 
 
 class _Hook:

@@ -1,18 +1,25 @@
-"""What can run a call (`Contender`): PyTorch, a plan of one variant of its graph (`VariantPlan`), or a backend."""
+"""What can run a call and is compared with others: PyTorch, a plan of one variant of its graph, or a backend.
+
+A `Candidate` is prepared in parts, run, and closed (plans are in `plan_candidate`). What runs calls is a `Contender`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import Any, Protocol
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.core import OpGraph, Plan
-from threadcast.runtime.engine.engine import Engine
+from threadcast.core import Machine, OpGraph, Plan
+from threadcast.runtime.engine.engine import Engine, lender
+from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuner.events import LeftOut, Ready, Staged
 from threadcast.scheduler.policies import Problem
+from threadcast.threads.openmp import end_idle_workers
 
 Run = Callable[..., Any]
 """Runs one whole step of the caller and returns the step's result."""
@@ -68,7 +75,7 @@ def backend(name: str) -> ContenderId:
     return ContenderId(Kind.BACKEND, backend=name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class VariantPlan:
     """A plan for one variant of a call's graph."""
 
@@ -165,3 +172,89 @@ class MakeBackends(Protocol):
     """
 
     def __call__(self, captured: Captured, arguments: tuple[Any, ...], result: Any) -> Backends | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What is known of calls when a part of a preparation comes: seconds of one by the best way, and by PyTorch.
+
+    `other`: something else is faster than PyTorch, or can be planned.
+    """
+
+    best_s: float | None
+    eager_s: float | None
+    other: bool
+
+
+class Candidate(ABC):
+    """One way to run a call, by its key. `prepare` does what comes between calls, and `stage` says what comes next."""
+
+    def __init__(self, key: ContenderId, contender: Contender | None = None) -> None:
+        self.key, self.contender = key, contender
+        """`contender` runs calls; None where it is not prepared, or was closed."""
+
+    @property
+    def works(self) -> bool:
+        """Whether something is at work for it beside calls."""
+        return False
+
+    @abstractmethod
+    def stage(self, calls: Calls) -> Staged | Ready | LeftOut:
+        """Return what comes next."""
+
+    def prepare(self, calls: Calls) -> None:  # noqa: B027 - most need nothing
+        """Do the part of the preparation that comes between two calls."""
+
+    def poll(self, calls: Calls) -> bool:
+        """Look at what works beside calls for it; return whether it has come to its end."""
+        return False
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Release what it holds. One that can be prepared again may run later."""
+
+
+class EagerCandidate(Candidate):
+    """PyTorch: `default` runs a call in the memory format that `model_format` has set. It holds nothing."""
+
+    def __init__(self, default: Run, model_format: ModelFormat, memory_format: MemoryFormat) -> None:
+        def run(*arguments: Any) -> Any:
+            model_format.set(memory_format)
+            return default(*model_format.arguments(arguments))
+
+        key = DEFAULT if memory_format is MemoryFormat.AS_GIVEN else eager_in(memory_format)
+        super().__init__(key, Contender(key, run))
+
+    def stage(self, calls: Calls) -> Ready:
+        """It is ready."""
+        return Ready(self.key)
+
+
+class BackendCandidate(Candidate):
+    """What a search has `found`, in the memory format as given: PyTorch runs calls that a backend may not.
+
+    Where it has threads of its own, OpenMP's spin beside them: a call by OpenVINO took 1.7 times as long after an
+    operator of PyTorch's, and now and then the kernel left the caller and OpenMP's worker on one core for seconds,
+    where operators took 30 to 60 times as long. The engines' threads have cores of their own, and sleep.
+    """
+
+    def __init__(self, found: Contender, model_format: ModelFormat, machine: Machine) -> None:
+        lend: Callable[[], None] = lender(machine)
+
+        def run(*arguments: Any) -> Any:
+            model_format.set(MemoryFormat.AS_GIVEN)
+            if found.own_threads:
+                end_idle_workers()
+            try:
+                return found.run(*arguments)
+            finally:
+                lend()
+
+        super().__init__(found.id, replace(found, run=run))
+
+    def stage(self, calls: Calls) -> Ready | LeftOut:
+        """It is ready until it was closed."""
+        return LeftOut(self.key, "it was released") if self.contender is None else Ready(self.key)
+
+    def close(self) -> None:
+        """Release the backend, which cannot be opened again."""
+        self.contender = None
