@@ -88,7 +88,7 @@ def test_a_policys_options_are_given_by_name(tmp_path: Path) -> None:
 
 def test_options_that_are_no_policys_are_refused(tmp_path: Path) -> None:
     graph = written(tmp_path)
-    for name in ("seed", "budget_s", "robust", "interference", "problem", "policy", "options"):
+    for name in ("seed", "budget_s", "interference", "problem", "policy", "options"):
         result = invoke("plan", graph, "--policy", "manual_grid", "--option", f"{name}=1")
         assert (result.exit_code, f"{name}=... is no option" in result.stderr) == (2, True), result.output
     for name in ("name", "factory", ""):
@@ -112,7 +112,7 @@ def test_the_search_takes_a_budget_and_a_seed(tmp_path: Path) -> None:
     for value in ("nan", "inf"):
         wrong = invoke("plan", graph, "--budget-s", value)
         assert (wrong.exit_code, "must be a finite number of seconds above 0" in wrong.stderr) == (1, True)
-    for flag in (("--budget-s", "1"), ("--seed", "1"), ("--robust",)):
+    for flag in (("--budget-s", "1"), ("--seed", "1")):
         wrong = invoke("plan", graph, "--policy", "fifo", *flag)
         assert (wrong.exit_code, f"{flag[0]} needs the search" in wrong.stderr) == (2, True)
 
@@ -122,33 +122,14 @@ def test_explain_says_what_scheduling_can_gain_at_most(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     for part in ("Can scheduling help? Yes, up to 1.", "work over critical path", "side by side"):
         assert part in shown.stdout
-    assert "Without the split backward pass: not known" in shown.stdout
     document = json.loads(invoke("plan", written(tmp_path), "--cores", "8", "--explain", "--json").stdout)
     report = document["explain"]
     assert report["verdict"] in shown.stdout
-    assert report["without_split"] is None
-    assert 0 < report["with_split"]["bound_s"] <= document["lower_bound_s"]  # CP-SAT may have raised the plan's
-    assert report["with_split"]["work_s"] == pytest.approx(0.018)
-    assert report["with_split"]["path_s"] == pytest.approx(0.015)
+    assert 0 < report["reach"]["bound_s"] <= document["lower_bound_s"]  # CP-SAT may have raised the plan's
+    assert report["reach"]["work_s"] == pytest.approx(0.018)
+    assert report["reach"]["path_s"] == pytest.approx(0.015)
     assert [holder["id"] for holder in report["holders"]] == ["first", "join", "left", "right"]
     assert "explain" not in json.loads(invoke("plan", written(tmp_path), "--cores", "8", "--json").stdout)
-
-
-def test_explain_tells_what_the_split_backward_pass_gains(tmp_path: Path) -> None:
-    part = {"inputs": [], "curve": {"1": 0.01}}
-    ops = [
-        {"id": "mul", "kind": "mul", **part},
-        {"id": "a.input", "kind": "convolution_backward_input", **part},
-        {"id": "a.weight", "kind": "convolution_backward_weight", **part},
-        {"id": "b.weight", "kind": "convolution_backward_weight", **part},
-    ]
-    edges = [["mul", "a.input"], ["mul", "a.weight"], ["a.input", "b.weight"]]
-    graph = written(tmp_path, ops=ops, edges=edges)
-    report = json.loads(invoke("plan", graph, "--cores", "2", "--explain", "--json").stdout)["explain"]
-    assert report["with_split"]["parallelism"] == pytest.approx(4 / 3)
-    assert report["without_split"]["parallelism"] == pytest.approx(1.0)
-    assert (report["helps"], report["limit"]) == (True, "ops do not scale")
-    assert "without split" in invoke("plan", graph, "--cores", "2", "--explain").stdout
 
 
 @pytest.mark.parametrize(

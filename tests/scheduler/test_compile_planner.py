@@ -35,7 +35,7 @@ curves = [{1: 1.0 + i / 7, 2: 0.6 + i / 9, 4: 0.4 + i / 8} for i in range(12)]
 edges = [(i, i + 3) for i in range(9)]
 grouped = with_affinities(problem_of(curves, edges, cores=4, group_size=2), seed=1)
 plan(grouped, budget_s=0.5)
-plan(problem_of(curves, edges, cores=3), robust=True, budget_s=0.5)
+plan(problem_of(curves, edges, cores=3), budget_s=0.5)
 uncertain = problem_of(curves, edges)
 table = uncertain.curves
 uncertain = Problem(uncertain.graph, replace(table, low=table.seconds / 2, high=table.seconds * 2), uncertain.machine)

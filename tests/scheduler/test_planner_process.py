@@ -23,7 +23,6 @@ from threadcast.scheduler.bounds.speedup_bound import ceiling
 from threadcast.scheduler.planner_process import PlannerEnded, PlannerProcess
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of
-from threadcast.scheduler.problem.merged_backward import without_split
 from threadcast.scheduler.simulation.checker import check_schedule
 
 LONG_S = 120.0
@@ -110,7 +109,7 @@ def test_the_limits_of_any_plan_are_those_of_this_process(process: PlannerProces
     process.ask(problem, policy="critical_path", limits=True)
     made = process.answer(LONG_S)
     assert made is not None
-    assert made.limits == ceiling(problem, unsplit=without_split(problem))
+    assert made.limits == ceiling(problem)
 
 
 def test_limits_have_the_bound_that_the_search_has_proven(process: PlannerProcess) -> None:

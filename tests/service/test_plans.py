@@ -67,9 +67,9 @@ def test_points_that_are_given_stay_and_others_are_not_guessed(client: FlaskClie
 
 def test_the_search_is_one_of_the_policies_and_takes_its_options(client: FlaskClient) -> None:
     graph, machine = OpGraph.from_json(graph_document(**CURVES)), Machine.uniform("cores", 4)
-    problem, options = Problem(graph, curves_of(graph, machine), machine), {"seed": 3, "budget_s": 0.5, "robust": True}
+    problem, options = Problem(graph, curves_of(graph, machine), machine), {"seed": 3, "budget_s": 0.5}
     made = plan(client, graph=graph_document(**CURVES), cores=4, policy="search", options=options)
-    assert made.ops == planner.plan(problem, policy="search", seed=3, budget_s=0.5, robust=True).ops
+    assert made.ops == planner.plan(problem, policy="search", seed=3, budget_s=0.5).ops
     assert made.policy == "search"
     assert client.get("/v1/info").get_json()["policies"] == ["auto", "search", *names()]
 

@@ -30,19 +30,15 @@ _HOLDERS = "by how much the bound falls if an op takes no time"
 
 def explained(limits: Ceiling) -> list[RenderableType]:
     """The parts to print: the verdict as a sentence, the figures, the ops that determine the makespan."""
-    reaches = [limits.reach] + ([limits.without_split] if limits.without_split else [])
-    rows = [(name, *(show(reach) for reach in reaches)) for name, show in _ROWS]
-    figures = table(("ceiling", "as it is", "without split")[: len(reaches) + 1], rows)
+    figures = table(("ceiling", ""), [(name, show(limits.reach)) for name, show in _ROWS])
     total_s = limits.reach.bound_s or 1.0
     holders = [
         (_name(at), f"{duration(at.fastest_s)} at {at.threads}", at.falls_s, f"{at.falls_s / total_s:.1%}")
         for at in limits.holders
     ]
-    unknown = ["Without the split backward pass: not known, as the graph names no parts of one."]
     return [
         f"Can scheduling help? {limits.verdict()}",
         figures,
-        *([] if limits.without_split else unknown),
         table(("op", "fastest", "falls_s", "of it"), holders, title=_HOLDERS),
     ]
 

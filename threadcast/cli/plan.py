@@ -26,7 +26,6 @@ from threadcast.scheduler.bounds.speedup_bound import ceiling
 from threadcast.scheduler.planner import BUDGET_S, plan_each, whole_cores_bound_s
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import PLANNERS, without_options
-from threadcast.scheduler.problem.merged_backward import without_split
 
 Row = dict[str, Any]
 
@@ -54,7 +53,6 @@ class OptionType(click.ParamType[tuple[str, Any]]):
     "--option", "options", type=OptionType(), multiple=True,
     help="An option of the policy, as inter=2; may be repeated.",
 )  # fmt: skip
-@click.option("--robust", is_flag=True, help="Plan for the 90th percentile of what the forecasts' intervals allow.")
 @click.option(
     "--budget-s",
     type=click.FloatRange(min=0, min_open=True),
@@ -81,7 +79,6 @@ def command(
     policy: str,
     options: tuple[tuple[str, Any], ...],
     compare: bool,
-    robust: bool,
     budget_s: float | None,
     seed: int | None,
     explain: bool,
@@ -100,7 +97,7 @@ def command(
     problem, remarks = read_problem(question, settings)
     for remark in remarks:
         output.warn(remark)
-    searching: Row = {"robust": robust or None, "budget_s": budget_s, "seed": seed}
+    searching: Row = {"budget_s": budget_s, "seed": seed}
     given = {name: value for name, value in searching.items() if value is not None}
     _check_options(policy, options, given)
     interference = interference_of(problem, settings, output, off=no_corun)
@@ -124,7 +121,7 @@ def command(
         shown.append(_table(sorted(compared, key=lambda candidate: candidate.makespan_s), title="every policy"))
     shown.append(thread_counts(chosen))
     if explain:
-        limits = ceiling(problem, unsplit=without_split(problem), bound_s=bound_s)
+        limits = ceiling(problem, bound_s=bound_s)
         document["explain"] = {"verdict": limits.verdict(), **limits.to_json()}
         shown += explained(limits)
     output.result(document, *shown)

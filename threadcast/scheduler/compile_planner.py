@@ -72,7 +72,6 @@ def _compile() -> None:
     from threadcast.scheduler.kernels.instance import Instance
     from threadcast.scheduler.policies.cpa import Cpa
     from threadcast.scheduler.search.core_layout import CoreLayout
-    from threadcast.scheduler.search.replay import Replay
     from threadcast.scheduler.search.search import Search
 
     problem = _tiny_problem()
@@ -82,8 +81,7 @@ def _compile() -> None:
     solution = Search(instance, bound_s=0.0).run()[0]
     layout = CoreLayout(problem)
     sequence = layout.sequence(solution.start.tolist(), instance.positions(solution.choice))
-    sequence = layout.annealed(sequence, seed=0, enough_s=0.0, deadline_s=1.0, clock=count().__next__)
-    Replay.of(problem.graph, layout.placements(sequence)).run(instance.times(solution.choice))
+    layout.placements(layout.annealed(sequence, seed=0, enough_s=0.0, deadline_s=1.0, clock=count().__next__))
 
 
 def problem_for_solvers() -> Problem:

@@ -19,7 +19,7 @@ from threadcast.scheduler.policies.registry import PLANNERS, check_name, create,
 from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.hardware_threads import any_shares_cores
 from threadcast.scheduler.search.denoising import denoised
-from threadcast.scheduler.search.robust import percentiles_s, pessimistic, resampled
+from threadcast.scheduler.search.replay import replayed
 from threadcast.scheduler.simulation.simulator import Simulation
 
 SEARCH = "search"
@@ -63,7 +63,6 @@ def plan(
     *,
     policy: str = "auto",
     interference: Interference | None = None,
-    robust: bool = False,
     budget_s: float = BUDGET_S,
     seed: int = 0,
     **options: Any,
@@ -82,9 +81,8 @@ def plan(
     budget to raise the bound and improve the plan of a small graph (`cp_sat.close_gap`). Curves with wide intervals are
     denoised first (`denoising`); the plan's times are those of the given curves.
 
-    With `interference`, plans are compared by their makespan under it. With `robust`, by the 90th percentile of their
-    makespan over curves resampled from the forecasts' intervals; there ops do not slow each other down, and run one at
-    a time on a core. `robust`, `budget_s` and `seed` only apply to "search" and "auto".
+    With `interference`, plans are compared by their makespan under it. `budget_s` and `seed` only apply to "search" and
+    "auto".
 
     NotFound for an unknown policy. InvalidInput for an option that the policy does not have, for arguments of another
     type, and for numbers outside their range.
@@ -95,8 +93,8 @@ def plan(
     check(isinstance(budget_s, Real), "budget_s", budget_s, "a number of seconds")
     check(isinstance(seed, Integral), "seed", seed, "a whole number")
     if policy not in PLANNERS:
-        if robust or seed or budget_s != BUDGET_S:
-            raise InvalidInput(f"robust, seed and budget_s are the search's; policy {policy!r} has none")
+        if seed or budget_s != BUDGET_S:
+            raise InvalidInput(f"seed and budget_s are the search's; policy {policy!r} has none")
         return _plan_of_policy(problem, policy, lower_bounds(problem).best_s, interference, options)
     if options:
         raise InvalidInput(f"options {sorted(options)} need a named policy: {policy!r} has none")
@@ -105,8 +103,8 @@ def plan(
     from threadcast.scheduler.compile_planner import compile_planner  # also a script, which must not be imported before
 
     compile_planner()
-    without_noise = None if robust else denoised(problem)
-    search = _PlanSearch(without_noise or problem, interference, robust, seed, budget_s)
+    without_noise = denoised(problem)
+    search = _PlanSearch(without_noise or problem, interference, seed, budget_s)
     best = search.run(compare=policy == "auto")
     if without_noise is None:
         return _plan_of(problem, best, search.bound_s, interference, whole_cores_bound_s=search.whole_cores_bound_s)
@@ -152,13 +150,11 @@ class _PlanSearch:
     a core; it is at least as high, and higher where CP-SAT has raised it.
     """
 
-    def __init__(
-        self, problem: Problem, interference: Interference | None, robust: bool, seed: int, budget_s: float
-    ) -> None:
+    def __init__(self, problem: Problem, interference: Interference | None, seed: int, budget_s: float) -> None:
         self.problem = problem
         self.bound_s = 0.0
         self.whole_cores_bound_s = 0.0
-        self._interference, self._robust, self._seed = interference, robust, seed
+        self._interference, self._seed = interference, seed
         self._budget_s, self._deadline_s = budget_s, time.monotonic() + budget_s
 
     def run(self, *, compare: bool) -> _Candidate:
@@ -167,39 +163,31 @@ class _PlanSearch:
         compare = compare and len(problem.graph) <= COMPARED_OPS
         self.bound_s = self.whole_cores_bound_s = lower_bounds(problem).best_s
         end_s = self._deadline_s - (COMPARING * self._budget_s if compare else 0.0)
-        candidates = list(self._search(problem, self.bound_s, end_s))
-        if self._robust:
-            worse = pessimistic(problem)
-            candidates += self._search(worse, lower_bounds(worse).best_s, end_s)
+        candidates = list(self._search(end_s))
         if compare:
-            best_s = min(candidate.makespan_s for candidate in candidates)
-            candidates += self._other_policies(best_s)
-        costs = self._costs(candidates)
-        whole_cores = [i for i, candidate in enumerate(candidates) if not any_shares_cores(candidate.ops)]
-        improved = self._improved_by_cp_sat(candidates[min(whole_cores, key=costs.__getitem__)])
-        candidates += improved
-        costs += self._costs(improved)
-        return candidates[min(range(len(costs)), key=costs.__getitem__)]
+            candidates += self._other_policies(min(map(_makespan_s, candidates)))
+        whole_cores = [candidate for candidate in candidates if not any_shares_cores(candidate.ops)]
+        candidates += self._improved_by_cp_sat(min(whole_cores, key=_makespan_s))
+        return min(candidates, key=_makespan_s)
 
-    def _search(self, searched: Problem, bound_s: float, end_s: float) -> Iterator[_Candidate]:
-        """The shortest plans for the curves of `searched`, on real cores, with the times of `self.problem`."""
+    def _search(self, end_s: float) -> Iterator[_Candidate]:
+        """The search's shortest plans, on real cores."""
         from threadcast.scheduler.search.shortest import shortest
 
-        same, interference = searched is self.problem, self._interference
-        for ops in shortest(searched, bound_s=bound_s, seed=self._seed, deadline_s=end_s):
+        for ops in shortest(self.problem, bound_s=self.bound_s, seed=self._seed, deadline_s=end_s):
             candidate = _Candidate(SEARCH, ops, max(at.finish_s for at in ops))
-            yield candidate if same and interference is None else _replayed(self.problem, candidate, interference)
+            known = self._interference is None
+            yield candidate if known else _replayed(self.problem, candidate, self._interference)
 
     def _other_policies(self, best_s: float) -> Iterator[_Candidate]:
-        """Plans of other policies. Unless plans are judged robustly, each is shorter than `best_s` and the ones before
-        it, by more than rounding."""
+        """Plans of other policies, each shorter than `best_s` and the ones before it, by more than rounding."""
         problem, interference = self.problem, self._interference
         for name in (*AUTO, *AUTO_IN_TIME):
             late = name in AUTO_IN_TIME and time.monotonic() >= self._deadline_s
             if late or (name == "ios" and len(problem.graph) > IOS_OPS):
                 continue
-            options, limit_s = OPTIONS.get(name, {}), math.inf if self._robust else best_s * (1 - ROUNDING)
-            run = _simulated(problem, name, interference, options, give_up_s=limit_s)
+            options = OPTIONS.get(name, {})
+            run = _simulated(problem, name, interference, options, give_up_s=best_s * (1 - ROUNDING))
             if run.done:
                 yield _Candidate(run.policy.name, run.placements(), run.now_s)
                 best_s = min(best_s, run.now_s)
@@ -218,18 +206,7 @@ class _PlanSearch:
             return []
         improved = _Candidate(SEARCH, found.plan.ops, found.plan.makespan_s)
         improved = _replayed(self.problem, improved, self._interference)
-        shorter = improved.makespan_s < candidate.makespan_s * (1 - ROUNDING)
-        return [improved] if shorter or self._robust else []
-
-    def _costs(self, candidates: Sequence[_Candidate]) -> list[float]:
-        """The seconds by which plans are compared; less is better."""
-        if not self._robust:
-            return [candidate.makespan_s for candidate in candidates]
-        if not candidates:
-            return []
-        distinct = list(dict.fromkeys(candidate.ops for candidate in candidates))  # policies often agree
-        costs = dict(zip(distinct, percentiles_s(distinct, resampled(self.problem, seed=self._seed)), strict=True))
-        return [costs[candidate.ops] for candidate in candidates]
+        return [improved] if improved.makespan_s < candidate.makespan_s * (1 - ROUNDING) else []
 
 
 def _plan_of_policy(
@@ -264,8 +241,6 @@ def _simulated(
 def _replayed(problem: Problem, candidate: _Candidate, interference: Interference | None) -> _Candidate:
     """The candidate with the problem's times and under `interference`; ops keep their cores and their order on them."""
     if interference is None and not any_shares_cores(candidate.ops):
-        from threadcast.scheduler.search.replay import replayed  # brings numba along
-
         ops = replayed(problem, candidate.ops)
         return candidate._replace(ops=ops, makespan_s=max(at.finish_s for at in ops))
     replay = PlanReplay(problem, plan=Plan(len(problem.machine), candidate.policy, candidate.ops))
@@ -290,3 +265,7 @@ def _plan_of(
         bound_s = max(bound_s, whole_cores_bound_s)
     bound_s = min(bound_s, makespan_s)  # a sum in another order may be a rounding error larger
     return Plan(len(problem.machine), name, ops, bound_s, curves_from=problem.curves.model)
+
+
+def _makespan_s(candidate: _Candidate) -> float:
+    return candidate.makespan_s

@@ -232,9 +232,8 @@ def _plan(message: bytes) -> dict[str, Any]:
 
 def _limits(problem: Problem, bound_s: float) -> Ceiling:
     from threadcast.scheduler.bounds.speedup_bound import ceiling
-    from threadcast.scheduler.problem.merged_backward import without_split
 
-    return ceiling(problem, unsplit=without_split(problem), bound_s=bound_s)
+    return ceiling(problem, bound_s=bound_s)
 
 
 def _answered(message: bytes, answer: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class Planned(Body):
     )
     policy: Name | None = Field(None, description="as listed by /v1/info; auto if left out")
     options: Options = Field(
-        default_factory=dict, description="options of the policy; of auto and search: budget_s, seed, robust"
+        default_factory=dict, description="options of the policy; of auto and search: budget_s, seed"
     )
     model: Name | None = Field(None, description="predicts where the graph brings no curves")
 

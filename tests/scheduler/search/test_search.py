@@ -134,7 +134,7 @@ def test_an_op_of_no_time_does_not_wait_for_cores_that_others_take_at_the_moment
     check_schedule(problem.graph, planned, machine=problem.machine)
 
 
-@pytest.mark.parametrize("option", [{"seed": 1}, {"budget_s": 1.0}, {"robust": True}])
+@pytest.mark.parametrize("option", [{"seed": 1}, {"budget_s": 1.0}])
 def test_options_of_the_search_are_refused_where_a_policy_is_named(option: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="are the search's"):
         plan(random_problem(3, 2), policy="fifo", **option)

@@ -105,14 +105,12 @@ class Holder:
 class Ceiling:
     """How much scheduling can gain at most, and what limits the gain.
 
-    `without_split`: the same figures if the backward pass of each operator were one op; None where not known.
     `path_unscaled_share`: the part of the critical path in ops that do not scale. `holders`: the ops on which the bound
     depends most. `helps`: whether a schedule can gain at least `HELPFUL_GAIN` over the best single thread count, and
     more than handing ops to other cores costs.
     """
 
     reach: Reach
-    without_split: Reach | None
     path_unscaled_share: float
     holders: tuple[Holder, ...]
     limit: Limit
@@ -155,19 +153,16 @@ class Ceiling:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Return what `to_json` was called on; for documents of this program only."""
-        unsplit = document["without_split"]
         return cls(
-            Reach.from_json(document["with_split"]), None if unsplit is None else Reach.from_json(unsplit),
-            document["path_unscaled_share"], tuple(Holder(**holder) for holder in document["holders"]),
-            Limit(document["limit"]), document["helps"],
+            Reach.from_json(document["reach"]), document["path_unscaled_share"],
+            tuple(Holder(**holder) for holder in document["holders"]), Limit(document["limit"]), document["helps"],
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole report as JSON values."""
         return {
             "helps": self.helps, "side_by_side_helps": self.side_by_side_helps, "limit": self.limit.value,
-            "with_split": self.reach.to_json(),
-            "without_split": None if self.without_split is None else self.without_split.to_json(),
+            "reach": self.reach.to_json(),
             "path_unscaled_share": self.path_unscaled_share,
             "holders": [asdict(holder) for holder in self.holders],
         }  # fmt: skip

@@ -11,7 +11,6 @@ from threadcast.core import OpGraph
 from threadcast.scheduler.bounds.envelopes import Envelopes
 from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.compressed_rows import CompressedRows
-from threadcast.scheduler.problem.levels import levels
 from threadcast.scheduler.problem.times import Floats
 
 PASSES_TIMES_OPS = 640_000
@@ -111,15 +110,8 @@ def answer_s(envelopes: Envelopes, second_price: Floats) -> Floats:
 
 
 def _longest_path_of(graph: OpGraph) -> Callable[[Floats], Sequence[int]]:
-    """A function from (n_ops,) seconds to the ops of the longest path in order; among equals those of lowest position.
-
-    Compiled where numba is installed, ten times as fast then.
-    """
-    from threadcast.scheduler.kernels.compiled import COMPILED  # numba is imported only where so much is to be done
-
-    if not COMPILED:
-        return lambda seconds: _followed(graph, levels(graph, seconds))
-    from threadcast.scheduler.kernels.longest_path import fill_longest_path
+    """A function from (n_ops,) seconds to the longest path's ops in order; among equals those of lowest position."""
+    from threadcast.scheduler.kernels.longest_path import fill_longest_path  # brings numba along
 
     order = np.asarray(graph.topological_order, dtype=np.int64)
     successors = CompressedRows.of(graph.successors)
@@ -130,13 +122,3 @@ def _longest_path_of(graph: OpGraph) -> Callable[[Floats], Sequence[int]]:
         return found
 
     return longest_path
-
-
-def _followed(graph: OpGraph, level: Floats) -> list[int]:
-    known = level.tolist()
-    op = int(level.argmax())
-    path = [op]
-    while graph.successors[op]:
-        op = max(graph.successors[op], key=known.__getitem__)
-        path.append(op)
-    return path

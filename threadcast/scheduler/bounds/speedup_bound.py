@@ -20,20 +20,14 @@ LISTED = 10
 """Most ops in `Ceiling.holders`."""
 
 
-def ceiling(
-    problem: Problem, *, unsplit: Problem | None = None, costs: EngineCosts = NATIVE_ENGINE, bound_s: float = 0.0
-) -> Ceiling:
+def ceiling(problem: Problem, *, costs: EngineCosts = NATIVE_ENGINE, bound_s: float = 0.0) -> Ceiling:
     """Return the report of how much scheduling `problem` can gain at most.
 
-    `unsplit` is the same step with its backward pass not split (`merged_backward.without_split`), None to leave that
-    out. `costs` are those of the engine that would run the step. `bound_s` is a bound that is known already, as that of
-    a plan of `problem`; it counts where it is higher. Takes about as long as two calls of `lower_bounds`.
+    `costs` are those of the engine that would run the step. `bound_s` is a bound that is known already, as that of a
+    plan of `problem`; it counts where it is higher. Takes about as long as `lower_bounds`.
     """
     bounds, scales = lower_bounds(problem), _scales(problem)
     reach = _reach(problem, bounds, scales, bound_s)
-    without = None
-    if unsplit is not None:  # its schedules are ones of `problem`, with parts one after the other
-        without = _reach(unsplit, lower_bounds(unsplit), _scales(unsplit), reach.bound_s)
     fastest_s = problem.times.seconds.min(axis=1)
     on_path = _on_path(problem, fastest_s)
     path_share = _share(fastest_s[on_path], ~scales[on_path])
@@ -46,10 +40,10 @@ def ceiling(
     else:
         limit = Limit.UNSCALED if path_share > 0.5 else Limit.CRITICAL_PATH
     helps = reach.at_most >= HELPFUL_GAIN and not too_short
-    return Ceiling(reach, without, path_share, _holders(problem, bounds, on_path), limit, helps)
+    return Ceiling(reach, path_share, _holders(problem, bounds, on_path), limit, helps)
 
 
-def _reach(problem: Problem, bounds: Bounds, scales: NDArray[np.bool_], bound_s: float = 0.0) -> Reach:
+def _reach(problem: Problem, bounds: Bounds, scales: NDArray[np.bool_], bound_s: float) -> Reach:
     times = problem.times
     narrow_s, fastest_s = times.at(times.within(1)), times.seconds.min(axis=1)
     width, _, uniform_s = best_width(problem)

@@ -1,4 +1,4 @@
-"""The compiled loops of `search.allotments`."""
+"""The compiled loop of `search.allotments`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 
 from threadcast.scheduler.kernels.compiled import compiled, inlined
 from threadcast.scheduler.kernels.insertion import fill_levels
-from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
-from threadcast.scheduler.problem.compressed_rows import CompressedRows
+from threadcast.scheduler.kernels.instance import Instance, Ints
 
 PASSES = 4
 """Number of rounds in which slack is used; further rounds change almost nothing."""
@@ -23,7 +22,8 @@ def use_slack(instance: Instance, widest: Ints, limit_s: float, choice: Ints) ->
     ops keep these.
     """
     n = instance.order.size
-    seconds, level, earliest = np.empty(n), np.empty(n), np.empty(n)
+    seconds, level, reached = np.empty(n), np.empty(n), np.empty(n)
+    backwards = instance.order[::-1].copy()
     for op in range(n):
         last = instance.choices[op] - 1
         while last > 0 and instance.width[op, last] > widest[op]:
@@ -32,10 +32,10 @@ def use_slack(instance: Instance, widest: Ints, limit_s: float, choice: Ints) ->
         seconds[op] = instance.seconds[op, last]
     for _ in range(PASSES):
         fill_levels(instance.order, instance.successors, seconds, level)
-        _fill_earliest(instance, seconds, earliest)
+        fill_levels(backwards, instance.predecessors, seconds, reached)
         changed = False
         for op in range(n):
-            path = earliest[op] + level[op]
+            path = reached[op] - seconds[op] + level[op]
             if path <= 0.0 or path > limit_s:
                 continue
             best = _most_frugal(instance, op, choice[op], seconds[op] * (limit_s / path) * (1 + 1e-12))
@@ -45,17 +45,6 @@ def use_slack(instance: Instance, widest: Ints, limit_s: float, choice: Ints) ->
                 seconds[op] = instance.seconds[op, best]
         if not changed:
             break
-
-
-@inlined
-def _fill_earliest(instance: Instance, seconds: Floats, earliest: Floats) -> None:
-    """Fill `earliest` with the seconds of the longest path that ends where each op starts."""
-    indptr, indices = instance.predecessors
-    for op in instance.order:
-        begin = 0.0
-        for e in range(indptr[op], indptr[op + 1]):
-            begin = max(begin, earliest[indices[e]] + seconds[indices[e]])
-        earliest[op] = begin
 
 
 @inlined
@@ -69,12 +58,3 @@ def _most_frugal(instance: Instance, op: int, choice: int, allowed_s: float) -> 
         if width[op, c] * seconds[op, c] < work:
             best, work = c, width[op, c] * seconds[op, c]
     return best
-
-
-@compiled
-def fill_depths(order: Ints, successors: CompressedRows, depth: Ints) -> None:
-    """Fill `depth`, all 0 before, with the largest number of edges on a path from the graph's start to each op."""
-    indptr, indices = successors
-    for op in order:
-        for e in range(indptr[op], indptr[op + 1]):
-            depth[indices[e]] = max(depth[indices[e]], depth[op] + 1)

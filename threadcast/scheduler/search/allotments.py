@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from threadcast.scheduler.kernels.allotment_loops import fill_depths, use_slack
+from threadcast.scheduler.kernels.allotment_loops import use_slack
+from threadcast.scheduler.kernels.insertion import fill_levels
 from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
 
 
@@ -24,9 +25,10 @@ def level_shares(instance: Instance, *, late: bool) -> Floats:
     An op's precedence level is the largest number of edges on a path to it from the start of the graph, or, with
     `late`, from it to the end. MCPA (`policies.cpa`) has the rule that a level gets no more cores than there are.
     """
-    instance = instance.reversed() if late else instance
-    depth = np.zeros(instance.n_ops, dtype=np.int64)
-    fill_depths(instance.order, instance.successors, depth)
+    instance = instance if late else instance.reversed()
+    level = np.empty(instance.n_ops)
+    fill_levels(instance.order, instance.successors, np.ones(instance.n_ops), level)
+    depth = level.astype(np.int64) - 1
     work = instance.width[:, 0] * instance.seconds[:, 0]
     of_level = np.bincount(depth, work)[depth]
     even = 1 / np.bincount(depth)[depth]

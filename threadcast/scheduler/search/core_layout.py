@@ -86,7 +86,9 @@ class CoreLayout:
         cores_of = CompressedRows(indptr, np.empty(indptr[-1], dtype=np.int64))
         assign_cores(self._graph, order, self._allotment(position), np.inf, _room(len(order)), cores_of)
         cores = np.asarray(self._ids)[cores_of.indices].tolist()
-        return timed(self._problem, order, [tuple(cores[begin:end]) for begin, end in pairwise(indptr.tolist())])
+        return timed(
+            self._problem, order.tolist(), [tuple(cores[begin:end]) for begin, end in pairwise(indptr.tolist())]
+        )
 
     def annealed(
         self, sequence: CoreSequence, *, seed: int, enough_s: float, deadline_s: float, clock: Callable[[], float]

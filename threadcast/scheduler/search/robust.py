@@ -13,6 +13,7 @@ import numpy as np
 from threadcast.core import CurveTable, Placement
 from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.times import Floats
+from threadcast.scheduler.search.replay import replayed
 
 SAMPLES = 64
 """Number of worlds; the 90th percentile of 64 makespans lies near the sixth and seventh largest."""
@@ -48,31 +49,12 @@ def resampled(problem: Problem, *, seed: int = 0, samples: int = SAMPLES) -> Ite
         yield Problem(problem.graph, replace(problem.curves, seconds=seconds), problem.machine)
 
 
-def pessimistic(problem: Problem) -> Problem:
-    """Return the problem with every point at the upper end of its interval, so that uncertain counts look slow."""
-    return Problem(problem.graph, replace(problem.curves, seconds=problem.curves.high), problem.machine)
-
-
 def percentiles_s(plans: Sequence[Sequence[Placement]], worlds: Iterable[Problem]) -> list[float]:
     """Return, for each of `plans` of one graph, the `PERCENTILE` over `worlds` of the makespan when replayed there.
 
     Worlds are taken one after the other, so that not all need to be in memory. ValueError where there is none.
     """
-    from threadcast.scheduler.search.replay import Replay  # brings numba along, which most users of plans do not need
-
-    makespans: list[list[float]] = []
-    replays: list[tuple[Replay, list[Placement]]] = []
-    for world in worlds:
-        if not makespans:
-            by_id = [{at.id: at for at in placements} for placements in plans]
-            placed = [[of[op_id] for op_id in world.graph.ids] for of in by_id]
-            replays = [(Replay.of(world.graph, placements), ops) for placements, ops in zip(plans, placed)]
-        makespans.append([replay.run(_seconds(world, ops))[0] for replay, ops in replays])
+    makespans = [[max(at.finish_s for at in replayed(world, placements)) for placements in plans] for world in worlds]
     if not makespans:
         raise ValueError("a percentile needs at least one world")
     return [float(of_plan) for of_plan in np.percentile(makespans, PERCENTILE, axis=0)]
-
-
-def _seconds(problem: Problem, placements: Sequence[Placement]) -> Floats:
-    """(n_ops,) seconds of each op of `problem` at its placement."""
-    return np.array([problem.times.on(op, at.cores, at.threads) for op, at in enumerate(placements)])

@@ -74,7 +74,7 @@ def network(name: str) -> str:
     return render_template(
         "dashboard/network.html", name=name, graph=graph, known=known, machine=machine, run=run, last=last, found=found,
         planned=planned, tones=tones, problem=problem, kinds=Counter(kinds.values()).most_common(),
-        reaches=_reaches(found), edges=len(graph.edges),
+        edges=len(graph.edges),
     )  # fmt: skip
 
 
@@ -139,11 +139,3 @@ def _key(name: str, machine: Machine | None) -> Hashable:
 def tones_of(schedules: list[Plan | Trace], kinds: Mapping[str, str]) -> dict[str, int]:
     """The number of a colour for each of the kinds of op that take longest."""
     return {kind: tone for tone, kind in enumerate(timeline_svg.kinds_by_time(schedules, kinds)[:COLOURED])}
-
-
-def _reaches(found: PlannedNetwork | None) -> list[tuple[str, Any]]:
-    """The limits of any plan, for the graph as it is and, where it has split operators, without the split."""
-    if found is None:
-        return []
-    report = found.ceiling
-    return [("as it is", report.reach), *([("without split", report.without_split)] if report.without_split else [])]
