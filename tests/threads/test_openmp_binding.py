@@ -20,7 +20,7 @@ PROGRAM = """
 import json, os, subprocess, sys, time
 import torch
 from threadcast.core import usable_cores
-from threadcast.runtime.plans.core_choice import core_choice
+from threadcast.runtime.plans.model_cores import core_choice
 import threadcast
 
 def mask():

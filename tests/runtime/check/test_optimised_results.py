@@ -17,7 +17,6 @@ from tests.runtime.small_training import batch, net, run_until_settled, same_sta
 from threadcast import networks
 from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import WrongResult
-from threadcast.runtime.check import shadow
 from threadcast.runtime.doors import optimized_step
 from threadcast.runtime.doors.optimize import OptimizedStep
 from threadcast.runtime.plans.model_format import ModelFormat
@@ -84,25 +83,6 @@ def test_a_plan_with_a_wrong_kernel_is_never_kept(
         assert "results are not PyTorch's" in step.reports[0].reason
     same_state(mine, eager)
     assert "results are not PyTorch's" in caplog.text
-
-
-def test_a_plan_that_cannot_be_compared_is_left_to_pytorch_and_says_why(
-    miscompiled: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    miscompiled("relu")
-    monkeypatch.setattr(shadow, "free_bytes", lambda: 1000)
-    mine, eager = net(), net()
-    my_optimizer, eager_optimizer = sgd(mine), sgd(eager)
-    with closing(threadcast.optimize_training(mine, cross_entropy, my_optimizer)) as step:
-        for seed in range(6):
-            with caplog.at_level(logging.WARNING, "threadcast"):
-                found = step(*batch(seed))
-            torch.testing.assert_close(found, train_eagerly(eager, eager_optimizer, *batch(seed)))
-        assert [report.runs for report in step.reports] == ["default"]
-        assert "cannot be compared" in step.reports[0].reason
-        assert "are free" in step.reports[0].reason
-    same_state(mine, eager)
-    assert "cannot be compared" in caplog.text
 
 
 def test_a_kernel_that_goes_wrong_later_is_found_by_a_shadow_step(

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
-from threadcast.runtime.check.functional import FunctionalShadow
-from threadcast.runtime.check.shadow import Shadowed, checked_step, leaves, may_be_drawn, shadow_step
+from threadcast.runtime.check.shadow import Shadowed, checked_step, leaves, may_draw, verified_step
 
 X = torch.ones(2, 3)
 
@@ -29,7 +28,7 @@ def compared(shadowed: Shadowed, captured: Captured) -> None:
 
 
 def verified(shadowed: Shadowed, captured: Captured) -> None:
-    shadow_step(shadowed, captured.run, (X,), captured, lambda: None)
+    verified_step(shadowed, captured.run, (X,), captured, lambda: None)
 
 
 @pytest.mark.parametrize("functional", [False, True])
@@ -52,15 +51,14 @@ def test_numbers_of_another_thread_are_its_own(
         with torch.no_grad():
             return model(x)
 
-    shadowed = FunctionalShadow(eager) if functional else Shadowed(eager, eager, model, None, leaves)
+    shadowed = Shadowed(eager, eager, None if functional else model, None, leaves, functional)
     check(shadowed, capture_forward(model, X))
     draw()
     assert len(numbers) > 1
     assert len(set(numbers)) == len(numbers)
 
 
-def test_generators_from_which_a_step_may_draw_are_set_back() -> None:
-    random_one = capture_forward(lambda x: nn.functional.dropout(x), X)
-    assert may_be_drawn(random_one) == (True, False)
-    assert may_be_drawn(capture_forward(lambda x: x * 2, X)) == (False, False)
-    assert may_be_drawn(None) == (True, True)
+def test_the_generator_from_which_a_step_may_draw_is_set_back() -> None:
+    assert may_draw(capture_forward(lambda x: nn.functional.dropout(x), X))
+    assert not may_draw(capture_forward(lambda x: x * 2, X))
+    assert may_draw(None)

@@ -16,8 +16,8 @@ from threadcast.core import read_machine
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.doors import compile_backend
 from threadcast.runtime.doors.compile_backend import compiled_graphs
-from threadcast.runtime.plans import core_choice
-from threadcast.runtime.plans.core_choice import CoreChoice
+from threadcast.runtime.plans import model_cores
+from threadcast.runtime.plans.model_cores import CoreChoice
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread", "planned_at_once"),
@@ -29,7 +29,7 @@ pytestmark = [
 def choice(monkeypatch: pytest.MonkeyPatch) -> CoreChoice:
     """The process's, without the models of other tests."""
     made = CoreChoice()
-    monkeypatch.setattr(core_choice, "_choice", made)
+    monkeypatch.setattr(model_cores, "_choice", made)
     return made
 
 

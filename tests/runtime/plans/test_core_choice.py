@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import mse_loss
 
 import threadcast
 from tests.runtime.failing_op import at_checkpoints, checkpoint
@@ -20,9 +19,8 @@ from threadcast.core import read_machine, topology
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.calls.shared_learning import planner_for
 from threadcast.runtime.doors import optimized_call
-from threadcast.runtime.plans import core_choice, model_cores
-from threadcast.runtime.plans.core_choice import CoreChoice
-from threadcast.runtime.plans.model_cores import ModelCores
+from threadcast.runtime.plans import model_cores
+from threadcast.runtime.plans.model_cores import CoreChoice, ModelCores
 from threadcast.threads.process_cores import ProcessCores
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -62,7 +60,7 @@ def test_cores_can_be_named_by_their_cpus() -> None:
 def choice(monkeypatch: pytest.MonkeyPatch) -> CoreChoice:
     """The process's, without the models of other tests."""
     made = CoreChoice()
-    monkeypatch.setattr(core_choice, "_choice", made)
+    monkeypatch.setattr(model_cores, "_choice", made)
     return made
 
 
@@ -96,17 +94,6 @@ def test_a_model_that_is_measured_anew_on_other_cores_counts_all_the_time(
         torch.testing.assert_close(call(x), model(x))
         (own,) = call._optimized.machine.cores
         assert choice.machine(1).cores[0].cpus != own.cpus
-
-
-@needs_two_cores
-def test_a_closed_training_step_gives_its_core_back_until_it_is_called_again(choice: CoreChoice) -> None:
-    model, own = net(), choice.machine(1).cores
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with closing(threadcast.optimize_training(model, mse_loss, optimizer, cores=1)) as step:
-        step.close()
-        assert choice.machine(1).cores == own
-        step(torch.ones(2, 4), torch.zeros(2, 4))
-        assert choice.machine(1).cores != own
 
 
 @needs_two_cores

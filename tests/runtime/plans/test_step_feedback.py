@@ -64,12 +64,6 @@ def test_what_looks_have_shown_is_stored_by_operator_and_case() -> None:
     assert {row.case: [sample.seconds for sample in row.samples] for row in rows} == LOOKED[KEY]
 
 
-def test_a_graph_that_was_planned_without_looks_stores_nothing() -> None:
-    world = World()
-    world.feedback.add_looks([(GRAPH, {})])
-    assert not world.documents
-
-
 def test_it_works_until_its_process_ends() -> None:
     world = World(None)
     assert not world.feedback.working

@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from threadcast.runtime.plans.strides import overlaps_itself, with_strides
+from threadcast.runtime.plans.strides import laid_out, overlaps_itself
 
 
 def test_a_tensor_with_the_strides_is_itself() -> None:
     value = torch.randn(2, 3).t()
-    assert with_strides(value, (1, 3)) is value
+    assert laid_out(value, (1, 3)) is value
 
 
 @pytest.mark.parametrize("strides", [(60, 20, 5, 1), (60, 1, 15, 3), (1, 2, 6, 24), (120, 40, 10, 2)])
 def test_a_copy_has_the_numbers_and_is_no_view(strides: tuple[int, ...]) -> None:
     value = torch.randn(2, 4, 3, 5).transpose(1, 2)
     with torch.no_grad():
-        found = with_strides(value, strides)
+        found = laid_out(value, strides)
     assert found.stride() == strides
     assert torch.equal(found, value)
     assert not found._is_view()
@@ -26,7 +26,7 @@ def test_a_copy_has_the_numbers_and_is_no_view(strides: tuple[int, ...]) -> None
 
 def test_expanded_tensors_keep_their_strides() -> None:
     once = torch.randn(2, 3, 1, 1)
-    found = with_strides(once.expand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), (3, 1, 0, 0))
+    found = laid_out(once.expand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), (3, 1, 0, 0))
     assert found.stride() == (3, 1, 0, 0)
     assert not found._is_view()
     assert torch.equal(found, once.expand(2, 3, 4, 5))
@@ -35,7 +35,7 @@ def test_expanded_tensors_keep_their_strides() -> None:
 @pytest.mark.parametrize("shape", [(), (0, 3), (1, 1, 4)])
 def test_small_and_empty_tensors_have_the_strides(shape: tuple[int, ...]) -> None:
     strides = tuple(range(7, 7 + len(shape)))
-    found = with_strides(torch.ones(shape), strides)
+    found = laid_out(torch.ones(shape), strides)
     assert found.stride() == strides
     assert torch.equal(found, torch.ones(shape))
 

@@ -32,7 +32,7 @@ from threadcast.runtime.calls.shared_learning import planner_for
 from threadcast.runtime.calls.short import ShortCalls
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.calls.table import MOST_KINDS, CallTable, Runner
-from threadcast.runtime.check.shadow import Shadowed, shadow_step
+from threadcast.runtime.check.shadow import Shadowed, verified_step
 from threadcast.runtime.plans.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import GIVEN_ONLY, ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
@@ -281,7 +281,7 @@ class LearnedCalls:
         if (reason := self._shadowed.too_large(arguments, tuning.captured)) is not None:
             self._told.tell(reason, "threadcast does not verify this call")
             return tuning(*arguments)
-        return shadow_step(
+        return verified_step(
             self._shadowed, tuning, arguments, tuning.captured, lambda: tuning.ran, lambda: tuning.ran_in_order,
             lambda: tuning.ran_by_pytorch,
         )  # fmt: skip

@@ -22,6 +22,7 @@ A plan whose results have eager's bits at once needs none of that. Steps that ca
 factor, do not count (`telling`); the next ones are compared too.
 
 `shadow` runs a step twice: `step_state` keeps all that it may change (parameters, buffers, the optimizer's state,
-random generators) and sets it back. `functional` is the cheap case, a graph that writes to nothing of the caller's.
-`bits` compares values, `limits` says how far numbers are from others. A report names the first operator that differs.
+PyTorch's random generator) and sets it back. The caller gets eager PyTorch's result, of the first steps and wherever a
+step is verified later (`engine.verify_every`). `bits` compares values, `limits` says how far numbers are from others. A
+difference names the first operator that differs on eager's own inputs.
 """

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.program import TRANSPARENT, Node, below_autograd
+from threadcast.capture.graph.program import TRANSPARENT, below_autograd
 from threadcast.capture.graph.values import map_refs
 from threadcast.runtime.check.bits import Difference, Room, operator_room, value_difference
 from threadcast.runtime.check.limits import is_real_or_complex, precise, sizes_of
@@ -70,7 +71,7 @@ class EagerValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     The calls must be those that `capture.recorder` saw, so run the same step under it. `wanted`: of these calls only.
     """
 
-    def __init__(self, wanted: Collection[str] | None = None) -> None:
+    def __init__(self, wanted: Collection[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.values: dict[str, Any] = {}
         self._wanted, self._names = wanted, Counter[str]()
@@ -93,7 +94,7 @@ class EagerValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names[base] += 1
         count = self._names[base] - 1
         called = f"{base}_{count}" if count else base
-        if self._wanted is None or called in self._wanted:
+        if called in self._wanted:
             self.values[called] = pytree.tree_map_only(Tensor, _copy, result)
         return result
 
@@ -109,19 +110,24 @@ def substitutes(captured: Captured) -> Compared:
         base = op_id.removesuffix(".fused")
         whole, _, part = base.rpartition(".")
         if part in _MEMBERS and whole:
-            single = _name(node) == "sum"
+            single = _name(node.target) == "sum"
             members = [1, 2] if part == "weight" and whole.startswith("native_layer_norm") else [_MEMBERS[part]]
             found[index] = [(None if single else i, whole, i) for i in members]
-        elif "." not in base and not _is_call(base, _name(node)) and not base.startswith(_UNSET):
+        elif "." not in base and not _is_call(base, _name(node.target)) and not base.startswith(_UNSET):
             found[index] = [(item, base, item) for item in (None, 0, 1)]
     return found
 
 
 def calls_of(captured: Captured) -> Compared:
     """Return the same for all other nodes, which must give the bits of PyTorch's calls."""
-    names = [_name(node) for node in captured.program.nodes]
+    names = [_name(node.target) for node in captured.program.nodes]
     pairs = enumerate(zip(captured.graph.ids, names, strict=True))
     return {i: [(item, op, item) for item in (None, 0, 1)] for i, (op, name) in pairs if not name.startswith(_UNSET)}
+
+
+def copied_bytes(captured: Captured, compared: Compared) -> int:
+    """Return about how many bytes PyTorch's own results of what is compared take."""
+    return sum(spec.size_bytes for at in compared for spec in captured.graph.ops[at].outputs)
 
 
 def judged_run(
@@ -141,15 +147,12 @@ def judged_run(
                 mine, theirs = _item(result, item), _item(eager.get(name), member)
                 if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor):
                     continue
-                difference = value_difference("its result", theirs, mine, operator_room)
-                if difference is not None:
-                    difference = value_difference("its result", theirs, mine, _room(node, slots, item))
+                args, kwargs = map_refs(lambda ref: ref.value(slots), (node.args, node.kwargs))
+                difference = _replaced("its result", mine, theirs, partial(_room, node.target, args, kwargs, item or 0))
                 if difference is not None:
                     op = captured.graph.ops[index]
                     shapes = tuple(spec.shape for spec in op.inputs)
                     return None, WrongOperator(captured.graph.ids[index], op.kind, shapes, difference)
-                if not torch.equal(mine, theirs):
-                    mine.detach().copy_(theirs)
             slots[program.slot_of(index)] = result
             for slot in program.touches[index]:
                 left[slot] -= 1
@@ -190,25 +193,31 @@ class BothOrders(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _compare(self, func: OpOverload, args: Sequence[Any], found: Sequence[Any], wanted: Sequence[Any]) -> None:
         """Compare results, or what an operator may have written to, and go on with the wanted numbers."""
-        called, sums = f"{func._schema.name} in channels last", None
+        called = f"{func._schema.name} in channels last"
         for i, (mine, theirs) in enumerate(zip(found, wanted)):
-            if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor) or torch.equal(mine, theirs):
-                continue
-            difference = value_difference(called, theirs, mine, operator_room)
-            if difference is not None and func._schema.name.removeprefix("aten::") in _SUMS:
-                sums = pytree.tree_leaves(_on_sizes(func, args, {})) if sums is None else sums
-                difference = value_difference(called, theirs, mine, _with_terms(sums[i], _count(func, args)))
-            self.difference = self.difference or difference
-            if difference is None:
-                mine.detach().copy_(theirs)
+            if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+                difference = _replaced(called, mine, theirs, partial(_room, func, args, {}, i))
+                self.difference = self.difference or difference
 
 
-def _room(node: Node, slots: Sequence[Any], item: int | None) -> Room:
-    """How far a substitute's results may be from PyTorch's: also by roundings of the sum of its terms' sizes."""
-    if _name(node) not in _SUMS:
+def _replaced(name: str, mine: Tensor, theirs: Tensor, room: Callable[[], Room]) -> Difference | None:
+    """Give a result PyTorch's numbers; where it differs beyond roundings and beyond this `room`, return how."""
+    difference = value_difference(name, theirs, mine, operator_room)
+    if difference is not None:
+        difference = value_difference(name, theirs, mine, room())
+    if difference is None and not torch.equal(mine, theirs):
+        mine.detach().copy_(theirs)
+    return difference
+
+
+def _room(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], at: int) -> Room:
+    """How far an operator's result number `at` may be from PyTorch's: also by roundings of the sum of its terms' sizes.
+
+    Behind its results are the tensors that it takes, some of which it may have written to.
+    """
+    if _name(target) not in _SUMS:
         return operator_room
-    args, kwargs = map_refs(lambda ref: ref.value(slots), (node.args, node.kwargs))
-    return _with_terms(_item(_on_sizes(node.target, args, kwargs)[0], item), _count(node.target, args))
+    return _with_terms(pytree.tree_leaves(_on_sizes(target, args, kwargs))[at], _count(target, args))
 
 
 def _on_sizes(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Tensor]]:
@@ -275,8 +284,8 @@ def _contiguous(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _name(node: Node) -> str:
-    return node.target._schema.name.split("::")[-1] if isinstance(node.target, OpOverload) else ""
+def _name(target: Any) -> str:
+    return target._schema.name.split("::")[-1] if isinstance(target, OpOverload) else ""
 
 
 def _is_call(op_id: str, name: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -18,28 +16,28 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Plan
-from threadcast.core.errors import ThreadcastError, WrongResult
+from threadcast.core.errors import WrongResult
 from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.check.bits import Difference, Room, first_difference, roughly, update_room
 from threadcast.runtime.check.judge import (
     BothOrders,
+    Compared,
     EagerValues,
+    WrongOperator,
     calls_of,
+    copied_bytes,
     judged_run,
     substitutes,
 )
-from threadcast.runtime.check.step_state import ALL, Drawn, StepState, needed_bytes, too_large
+from threadcast.runtime.check.step_state import StepState, needed_bytes, too_large
 from threadcast.runtime.check.telling import tells
 from threadcast.runtime.engine.engine import Engine
 from threadcast.threads.memory import free_bytes
 
-_logger = logging.getLogger("threadcast")
-
 Run = Callable[..., Any]
 
 COPIES = 3
-"""Copies of all that a step may change: as before the step, and as each of the two runs leaves it. While a graph is
-judged there is one more, for which the other half of the free memory is left."""
+"""Copies of all that a step may change: as before the step, and as each of the two runs leaves it."""
 _RERUNS, _MORE = 3, 8
 """Times a step is run again at most to see whether its values repeat their bits, and where some of them do not."""
 
@@ -51,6 +49,9 @@ class Shadowed:
     `eager` runs the whole step. `trace` only calls the operators of the forward and backward pass, in the order in
     which they were captured and in the model's current format, and changes no parameter. `values` returns the parts of
     a step's result by name.
+
+    A `functional` step changes nothing but the state of random generators, so nothing is copied: its arguments may be
+    parameters that other threads read, or tensors whose version autograd has noted.
     """
 
     eager: Run
@@ -58,18 +59,25 @@ class Shadowed:
     model: nn.Module | None
     optimizer: Optimizer | None
     values: Callable[[Any], dict[str, Any]]
+    functional: bool = False
 
     def state(self, arguments: Any, captured: Captured | None) -> StepState:
         """Return copies of all that the step may change: the model's own state and tensors that the graph writes to."""
+        if self.functional:
+            return StepState(None, None, (), draws=may_draw(captured))
         return StepState(
-            self.model, self.optimizer, arguments, written=_written(captured), drawn=may_be_drawn(captured),
+            self.model, self.optimizer, arguments, written=_written(captured), draws=may_draw(captured),
             reads_arguments=captured is not None and not _writes_arguments(captured),
         )  # fmt: skip
 
     def too_large(self, arguments: Any, captured: Captured | None) -> str | None:
-        """Return why memory is too small for the copies of `shadow_step` and `checked_step`; None if it is not."""
+        """Return why memory is too small for the copies of `checked_step`; None if it is not.
+
+        The results of a functional step are taken to be no larger than its arguments.
+        """
         needed = needed_bytes(self.model, self.optimizer, arguments, _written(captured))
-        return too_large(COPIES * needed, free_bytes())
+        judged = 0 if captured is None else copied_bytes(captured, substitutes(captured))
+        return too_large((1 if self.functional else COPIES) * needed + judged, free_bytes())
 
     def values_after(self, result: Any, start: StepState) -> dict[str, Any]:
         """Return copies of all values of a step that gave `result`, by name."""
@@ -98,50 +106,6 @@ class Judged:
     order: bool = False
 
 
-class NotComparable(ThreadcastError):
-    """Memory is too small to compare a step; nothing is known of its numbers. The message says what it would take."""
-
-
-def shadow_step(
-    step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, ran: Callable[[], Ran | None],
-    in_order: Callable[[], Run | None] = lambda: None, by_pytorch: Callable[[], bool] = lambda: False,
-) -> Any:  # fmt: skip
-    """Run an optimised step, and the same step by eager PyTorch; return the result of the optimised step.
-
-    `run` runs the optimised step, `captured` is its graph. `ran`, called after the step, returns the plan that ran it,
-    and `in_order`, if it ran in channels last, what runs a step so by eager PyTorch. `by_pytorch` says whether the
-    step was eager PyTorch's own: nothing is to be verified then, and its kernels need not repeat their bits.
-    Model, optimizer and random state are left as the optimised step leaves them. WrongResult names the value that
-    differs, and the first operator whose result does. Takes `COPIES` times the memory of a `StepState`; where that
-    operator has to be found, also memory for all intermediate results.
-
-    What neither a plan nor eager PyTorch ran has another library's roundings, and is compared roughly. Where memory is
-    too small to find out whether a difference is a rounding, a warning says so.
-    """
-    start = step.state(arguments, captured)
-    result = run(*arguments)
-    if by_pytorch():
-        return result
-    by, ordered = ran(), in_order()
-    found = step.copied(result)
-    end = step.state(arguments, captured)
-    found.update(end.values)
-    try:
-        start.restore()
-        wanted = step.values_after(step.eager(*arguments), start)
-        comparison = _Comparison(step, start, arguments, wanted)
-        roughly = by is None and ordered is None
-        difference = comparison.roughly(found) if roughly else comparison.of(by, found, ordered, Judged())
-        if difference is not None:
-            said = f"an optimised step did not give what PyTorch gives: {difference}"
-            raise WrongResult(said + ("" if by is None else comparison.first_operator(by)))
-    except NotComparable as error:
-        warnings.warn(f"threadcast does not verify this call: {error}", stacklevel=2)
-    finally:
-        end.restore()
-    return result
-
-
 class Checked(NamedTuple):
     """Eager's result of a step, and how another run's results differ from it."""
 
@@ -152,20 +116,23 @@ class Checked(NamedTuple):
     """Whether what eager's step gave would show wrong numbers, as zeros would not."""
     raised: bool = False
     """Whether the difference is that the other run has raised an exception."""
-    comparable: bool = True
-    """False where memory was too small to tell; the difference then says so."""
 
 
 def checked_step(
     step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, *,
-    ran: Callable[[], Ran | None] = lambda: None, in_order: Run | None = None, judged: Judged | None = None,
+    ran: Callable[[], Ran | None] = lambda: None, in_order: Callable[[], Run | None] = lambda: None,
+    judged: Judged | None = None, by_pytorch: Callable[[], bool] = lambda: False, by_library: bool = False,
 ) -> Checked:  # fmt: skip
     """Run a step by eager PyTorch and by `run`, both from the same state, and compare the results.
 
-    `ran`, called after the step, returns the plan that ran it; without one the results must have eager's bits.
-    `in_order` runs a step by eager PyTorch in channels last, if `run` has that. What is `judged` need not be judged
-    again. An exception of `run` counts as a difference. Model, optimizer and random state are left as eager leaves
-    them. Takes `COPIES` times the memory of a `StepState`.
+    `captured` is the step's graph. Called after the step, `ran` returns the plan that ran it, `in_order` what runs a
+    step by eager PyTorch in channels last, if `run` has that, and `by_pytorch` says whether `run` was eager PyTorch's:
+    nothing is to be compared then, as its kernels need not repeat their bits. Without a plan the results must have
+    eager's bits, but for roundings where another library may run the step (`by_library`). What is `judged` need not be
+    judged again.
+
+    An exception of `run` counts as a difference. Model, optimizer and random state are left as eager leaves them. Takes
+    the memory that `Shadowed.too_large` asks for.
     """
     judged = Judged() if judged is None else judged
     start = step.state(arguments, captured)
@@ -174,26 +141,41 @@ def checked_step(
     end = step.state(arguments, captured)
     wanted.update(end.values)
     if (name := start.written_besides()) is not None:
-        return Checked(result, Difference(name, "eager writes to it, the plan does not"), True)
+        known = None if by_pytorch() else Difference(name, "eager writes to it, the plan does not")
+        return Checked(result, known, True)
     try:
         start.restore()
         with Failure() as failure:
             found = step.values_after(run(*arguments), start)
         if failure.error is not None:  # eager has run, so whatever this raises is the plan's own
             return Checked(result, Difference("the step", str(failure)), True, raised=True)
-        telling, by = _tells(step, result, wanted, start, arguments), ran()
+        if by_pytorch():
+            return Checked(result, None, True)
+        telling = _tells(step, result, wanted, start, arguments)
         comparison = _Comparison(step, start, arguments, wanted)
-        difference: Difference | None = None
         with Failure() as failure:  # the caller's own step has succeeded
-            difference = comparison.of(by, found, in_order, judged, telling=telling)
-        if isinstance(failure.error, NotComparable):
-            unknown = Difference("its graph", f"it cannot be compared: {failure.error}")
-            return Checked(result, unknown, telling, comparable=False)
+            difference = comparison.of(ran(), found, in_order(), judged, telling=telling, by_library=by_library)
         if failure.error is not None:
             difference = Difference("its graph", str(failure))
         return Checked(result, difference, telling)
     finally:
         end.restore()
+
+
+def verified_step(
+    step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, ran: Callable[[], Ran | None],
+    in_order: Callable[[], Run | None] = lambda: None, by_pytorch: Callable[[], bool] = lambda: False,
+) -> Any:  # fmt: skip
+    """Run a step as `checked_step` does, and return eager PyTorch's result.
+
+    WrongResult where the other run differs, which names the value, and the first operator whose result does.
+    """
+    checked = checked_step(
+        step, run, arguments, captured, ran=ran, in_order=in_order, by_pytorch=by_pytorch, by_library=True
+    )
+    if checked.difference is not None:
+        raise WrongResult(f"an optimised step did not give what PyTorch gives: {checked.difference}")
+    return checked.result
 
 
 class _Comparison:
@@ -203,8 +185,9 @@ class _Comparison:
         self._step, self._start, self._arguments, self._wanted = step, start, arguments, wanted
 
     def of(
-        self, by: Ran | None, found: Mapping[str, Any], in_order: Run | None, judged: Judged, *, telling: bool = True
-    ) -> Difference | None:
+        self, by: Ran | None, found: Mapping[str, Any], in_order: Run | None, judged: Judged, *, telling: bool,
+        by_library: bool,
+    ) -> Difference | None:  # fmt: skip
         """How values found differ from eager's, which `by` has run, or eager itself; None at once where none do.
 
         `in_order` runs eager's step in channels last, if it was run so. What is `judged` is not judged again; what a
@@ -212,17 +195,18 @@ class _Comparison:
         """
         if first_difference(self._wanted, found) is None:
             return None
+        if by is None and in_order is None and by_library:
+            return self._roughly(found)
         if in_order is not None and not judged.order:
             if (difference := self._in_both_orders(in_order)) is not None:
                 return difference
             judged.order = telling
         run = self._step.eager if in_order is None else in_order
+        wanted = self._wanted if in_order is None else self._values(run)
         if by is None:
-            wanted = self._wanted if in_order is None else self._values(run)
             return self._repeated(wanted, found, partial(self._values, run))
         if by.captured not in judged.graphs:
-            difference = self._of_graph(by.captured, self._wanted if in_order is None else self._values(run), run)
-            if difference is not None:
+            if (difference := self._of_graph(by.captured, wanted, run)) is not None:
                 return difference
             if telling:
                 judged.graphs.add(by.captured)
@@ -230,61 +214,44 @@ class _Comparison:
         again = partial(self._values, partial(by.captured.run, threads=threads))
         return self._repeated(again(), found, again)
 
-    def roughly(self, found: Mapping[str, Any]) -> Difference | None:
+    def _roughly(self, found: Mapping[str, Any]) -> Difference | None:
         """How values found differ from eager's by more than another library's roundings."""
         return first_difference(self._wanted, found, self._rough)
 
     def _in_both_orders(self, in_order: Run) -> Difference | None:
         """How eager's step in channels last differs from that in the order as given, operator by operator."""
         found = self._values(in_order, judge := BothOrders())
-        return judge.difference or self.roughly(found)
-
-    def first_operator(self, by: Ran) -> str:
-        """Return which operator of a plan's graph differs first from PyTorch's, in words."""
-        try:
-            self._from_start(self._step.trace, eager := EagerValues())
-            self._start.restore()
-            pairs = {**calls_of(by.captured), **substitutes(by.captured)}
-            found = judged_run(by.captured, by.captured.bind(*self._arguments), eager.values, pairs)[1]
-        except (ThreadcastError, RuntimeError) as error:
-            return f"; which operator differs could not be found: {error}"
-        return f"; {found or 'what each operator returns is right: the plan mixes up values, or writes wrong ones'}"
+        return judge.difference or self._roughly(found)
 
     def _of_graph(self, captured: Captured, wanted: Mapping[str, Any], eager_run: Run) -> Difference | None:
         """How a graph, run op after op with eager's own results of what stands for an operator, differs from eager.
 
-        These are the values `wanted`, of `eager_run`. NotComparable where memory is too small for those results.
+        These are the values `wanted`, of `eager_run`. Names the first operator that differs on eager's inputs.
         """
         pairs = substitutes(captured)
-        copied = sum(spec.size_bytes for at in pairs for spec in captured.graph.ops[at].outputs)
-        if (reason := too_large(copied, free_bytes())) is not None:
-            raise NotComparable(reason)
-        names = {name for one in pairs.values() for _, name, _ in one}
-        eager = EagerValues(names)
-        if names:
+        result, wrong = self._judged(captured, pairs)
+        difference = None if wrong is None else Difference(wrong.op, str(wrong))
+        if difference is None:
+            found = self._step.values_after(result, self._start)
+            difference = self._repeated(wanted, found, partial(self._values, eager_run), self._updated)
+        pairs = {**calls_of(captured), **pairs}
+        if difference is None or too_large(copied_bytes(captured, pairs), free_bytes()) is not None:
+            return difference
+        first = self._judged(captured, pairs)[1]
+        return difference if first is None else Difference(first.op, str(first))
+
+    def _judged(self, captured: Captured, pairs: Compared) -> tuple[Any, WrongOperator | None]:
+        """What a graph returns with eager's results of some operators, and the first of these that differs."""
+        eager = EagerValues({name for one in pairs.values() for _, name, _ in one})
+        if pairs:
             self._from_start(self._step.trace, eager)
-        wrong = []
-
-        def run(*arguments: Any) -> Any:
-            result, found = judged_run(captured, captured.bind(*arguments), eager.values, pairs)
-            wrong.append(found)
-            return result
-
         self._start.restore()
-        result = run(*self._arguments)
-        if wrong[0] is not None:
-            return Difference(wrong[0].op, str(wrong[0]))
-        found = self._step.values_after(result, self._start)
-        return self._repeated(wanted, found, partial(self._values, eager_run), self._updated)
+        return judged_run(captured, captured.bind(*self._arguments), eager.values, pairs)
 
     def _updated(self, name: str) -> Room | None:
         """How far the value of this name may be from eager's: kernels of updates round where loops do not."""
-        stays = self._step.optimizer is None or name in self._start.may_stay or name not in self._learned
-        return None if stays else update_room(self._start.values.get(name))
-
-    @property
-    def _learned(self) -> set[str]:
-        return {name for name in self._wanted if name.startswith(("parameter ", "optimizer's "))}
+        learned = name.startswith(("parameter ", "optimizer's ")) and name not in self._start.may_stay
+        return update_room(self._start.values.get(name)) if learned else None
 
     def _repeated(
         self, wanted: Mapping[str, Any], found: Mapping[str, Any], again: Callable[[], Mapping[str, Any]],
@@ -376,13 +343,12 @@ _KNOWN = frozenset(("aten", "prims", "mkl", "mkldnn", "threadcast"))
 """Libraries of operators that say whether they draw random numbers."""
 
 
-def may_be_drawn(captured: Captured | None) -> Drawn:
-    """Return which generators a step may draw from; any where its graph is not known.
+def may_draw(captured: Captured | None) -> bool:
+    """Return whether a step may draw from PyTorch's random generator; it may where its graph is not known.
 
     What is captured draws from none of Python's or NumPy's.
     """
-    if captured is None:
-        return ALL
+    if captured is None or captured.random:
+        return True
     targets = (node.target for node in captured.program.nodes)
-    others = any(isinstance(target, OpOverload) and target.namespace not in _KNOWN for target in targets)
-    return Drawn(pytorch=captured.random or others, python=False)
+    return any(isinstance(target, OpOverload) and target.namespace not in _KNOWN for target in targets)

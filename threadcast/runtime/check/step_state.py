@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -21,35 +19,25 @@ MOST_OF_FREE_MEMORY = 0.5
 
 _ARGUMENT = "argument "
 """How the names of arguments begin."""
+_GENERATOR = "the state of PyTorch's random generator"
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types of numbers of so many bytes, to compare floating-point numbers bit by bit."""
 
 
-class Drawn(NamedTuple):
-    """Which of the process's random generators a step may draw from. Other threads may draw from all."""
-
-    pytorch: bool = True
-    python: bool = True
-    """Those of Python and NumPy."""
-
-
-ALL = Drawn()
-
-
 class StepState:
-    """Copies of the current values of a model, its optimizer, a step's arguments and the random generators.
+    """Copies of the current values of a model, its optimizer, a step's arguments and PyTorch's random generator.
 
     `restore` writes the values back into the same tensors. `written` are tensors that the step's graph writes to. With
     `reads_arguments` it writes to no argument, and nor does this object: they may be read-only, or saved by autograd.
     The copies take `needed_bytes` of memory: as much as the arguments, the buffers and `written`; for a training step
     also as much as all parameters and the optimizer's state.
 
-    Generators other than those `drawn` from are left alone: other threads would draw again what they have drawn since.
+    The generator is left alone unless the step `draws`: other threads would draw again what they have drawn since.
     """
 
     def __init__(
         self, model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, *, written: Iterable[Tensor] = (),
-        drawn: Drawn = ALL, reads_arguments: bool = False,
+        draws: bool = True, reads_arguments: bool = False,
     ) -> None:  # fmt: skip
         self._tensors = dict(_named(model, optimizer, arguments, written))
         self._read = {name for name in self._tensors if reads_arguments and name.startswith(_ARGUMENT)}
@@ -70,9 +58,8 @@ class StepState:
         if optimizer is not None:
             plain = ((name, value) for name, value in _optimizer_state(optimizer) if not isinstance(value, Tensor))
             self.values.update((name, copy.deepcopy(value)) for name, value in plain)
-        self._drawn = drawn
-        self._python = (random.getstate(), np.random.get_state(legacy=False)) if drawn.python else None
-        self.values.update(_generators(drawn))
+        self._draws = draws
+        self.values.update(self._generator())
 
     def now(self) -> dict[str, Any]:
         """Return copies of the same values as they are now, and of optimizer state and gradients added since."""
@@ -80,7 +67,7 @@ class StepState:
         if self._optimizer is not None:
             more = [*_optimizer_state(self._optimizer), *_gradients(self._model, self._optimizer)]
             found.update((name, value) for name, value in more if id(value) not in known)
-        return {**{name: _copied(value) for name, value in found.items()}, **_generators(self._drawn)}
+        return {**{name: _copied(value) for name, value in found.items()}, **self._generator()}
 
     def written_besides(self) -> str | None:
         """Return the name of a parameter that was not copied and was written to since; None where there is none."""
@@ -102,35 +89,15 @@ class StepState:
             for held, before in ((self._optimizer.state, self._state), *self._entries):
                 held.clear()
                 held.update(before)
-        if self._drawn.pytorch:
-            torch.set_rng_state(self.values[_TORCH_GENERATOR])
-        if self._python is not None:
-            random.setstate(self._python[0])
-            np.random.set_state(self._python[1])
+        if self._draws:
+            torch.set_rng_state(self.values[_GENERATOR])
+
+    def _generator(self) -> dict[str, Tensor]:
+        return {_GENERATOR: torch.get_rng_state()} if self._draws else {}
 
 
 def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
-
-
-_TORCH_GENERATOR = "the state of PyTorch's random generator"
-
-
-def _generators(drawn: Drawn) -> dict[str, Any]:
-    """Return the present states of these generators, by name, in a form that can be compared."""
-    found: dict[str, Any] = {}
-    if drawn.pytorch:
-        found[_TORCH_GENERATOR] = torch.get_rng_state()
-    if drawn.python:
-        found["the state of Python's random generator"] = random.getstate()
-        found["the state of NumPy's random generator"] = _comparable(np.random.get_state(legacy=False))
-    return found
-
-
-def _comparable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return tuple((name, _comparable(part)) for name, part in value.items())
-    return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
 def _set(tensor: Tensor, value: Tensor) -> None:
@@ -225,9 +192,4 @@ def _optimizer_state(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
         of = numbers.get(parameter, f"{i} of the state, which is in no group")
         for entry, value in entries.items() if isinstance(entries, dict) else ():
             if value is not None:
-                yield entry_name(entry, of), value
-
-
-def entry_name(entry: str, of: str) -> str:
-    """Name an entry of an optimizer's state of the parameter that has this number, as in "0.1" of the first group."""
-    return f"optimizer's {entry} of parameter {of}"
+                yield f"optimizer's {entry} of parameter {of}", value

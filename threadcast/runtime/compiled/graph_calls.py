@@ -27,7 +27,7 @@ from threadcast.runtime.calls.learned_calls import LearnedCalls
 from threadcast.runtime.calls.shared_learning import told
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.calls.table import Runner
-from threadcast.runtime.check.functional import FunctionalShadow
+from threadcast.runtime.check.shadow import Shadowed, leaves
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.fixed_weights import FixedWeights
 from threadcast.runtime.compiled.graph_by_pytorch import (
@@ -39,7 +39,7 @@ from threadcast.runtime.compiled.graph_by_pytorch import (
 )
 from threadcast.runtime.engine.native.library import in_step
 from threadcast.runtime.plans.backend_history import NAME as HISTORY
-from threadcast.runtime.plans.core_choice import core_choice
+from threadcast.runtime.plans.model_cores import core_choice
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.tuner.budget import Budget, PartBudget
 from threadcast.runtime.tuner.candidate import Contender
@@ -223,9 +223,10 @@ class GraphCalls(LearnedCalls):
             sizes = [] if fixed is None else [tuple(weight.shape) for weight in fixed.weights]
             return "graph" if fixed is None else f"graph, {installed(cpus)}, weights {sizes}"
 
+        shadowed = Shadowed(eager, lambda _, *inputs: eager(*inputs), None, None, leaves, functional=True)
         return CallSpec(
-            shadowed=FunctionalShadow(eager, lambda _, *inputs: eager(*inputs)), capture=capture, name=self.role,
-            title=self._title, backends=of_backends, among=of_stored, breaks="", gives_back=False,
+            shadowed=shadowed, capture=capture, name=self.role, title=self._title, backends=of_backends,
+            among=of_stored, breaks="", gives_back=False,
         )  # fmt: skip
 
     def _captured(self, kind: CallKind, arguments: tuple[Any, ...], budget: Budget) -> Runner | FirstCall:

@@ -40,7 +40,7 @@ from threadcast.runtime.compiled.short_way import ShortWay
 from threadcast.runtime.compiled.undefined_gradients import without
 from threadcast.runtime.compiled.unused_results import UnusedResults, has_own_functions, with_unused_results
 from threadcast.runtime.compiled.whole_graphs import check_operators, returns_numbers, tensors_of, with_numbers
-from threadcast.runtime.plans.core_choice import core_choice
+from threadcast.runtime.plans.model_cores import core_choice
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.updates.fused_updates import fused_updates

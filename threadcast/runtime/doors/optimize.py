@@ -16,7 +16,7 @@ from threadcast.core.errors import InvalidInput
 from threadcast.runtime.doors.given import check_inference, check_training
 from threadcast.runtime.doors.optimized_call import OptimizedCall
 from threadcast.runtime.doors.optimized_step import OptimizedStep
-from threadcast.runtime.plans.core_choice import Cores, core_choice
+from threadcast.runtime.plans.model_cores import Cores, core_choice
 from threadcast.runtime.tuner.standings import WORTH
 from threadcast.runtime.updates.batch_loss import BatchLoss
 from threadcast.runtime.updates.parameter_update import ParameterUpdate

@@ -36,8 +36,7 @@ from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.calls.table import OTHER_NUMBERS, Runner
 from threadcast.runtime.doors.traced_step import TracedStep, ran_by_plan, traced_step
 from threadcast.runtime.engine.native.library import in_step
-from threadcast.runtime.plans.core_choice import core_choice
-from threadcast.runtime.plans.model_cores import ModelCores
+from threadcast.runtime.plans.model_cores import ModelCores, core_choice
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget

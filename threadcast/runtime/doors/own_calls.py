@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
@@ -16,12 +18,10 @@ from threadcast.capture.guards.module_values import ModuleState
 from threadcast.capture.guards.python_state import PythonState
 from threadcast.capture.guards.unsupported import is_plain, unsupported
 from threadcast.runtime.calls.conditions import why_no_inputs, why_transformed
-from threadcast.runtime.check.step_state import ALL, Drawn, StepState, needed_bytes, too_large
+from threadcast.runtime.check.step_state import StepState, needed_bytes, too_large
 from threadcast.runtime.updates.parameter_update import ParameterUpdate
 from threadcast.runtime.watching.hooks import owner_of_hooks
 from threadcast.threads.memory import free_bytes
-
-_NONE = Drawn(pytorch=False, python=False)
 
 
 class OwnCalls:
@@ -71,14 +71,15 @@ class OwnCalls:
         self._held = [(part, copy.copy(part)) for part in held]
         self._modules = ModuleState(modules)
         self._generators = [(one, one.get_state()) for one in self._reads.generators]
-        self._state, self._given = StepState(None, None, tensors, drawn=ALL), StepState(None, None, given, drawn=_NONE)
+        self._state, self._given = StepState(None, None, tensors), StepState(None, None, given, draws=False)
+        self._python = random.getstate(), np.random.get_state(legacy=False)
         self.include((), then=lambda: None)
         self._counted = [tensor for tensor in given if not tensor.is_inference()]
         self._versions = self._versions_now()
 
     def include(self, tensors: Iterable[Tensor], *, then: Callable[[], object]) -> None:
         """Set these new tensors back too, to the values that they have now, and call `then` at the end."""
-        self._made, self._then = StepState(None, None, list(tensors), drawn=_NONE), then
+        self._made, self._then = StepState(None, None, list(tensors), draws=False), then
 
     def set_back(self) -> None:
         """Set everything back; where that was interrupted, do it again."""
@@ -93,6 +94,8 @@ class OwnCalls:
             tensor.grad = gradient
         self._state.restore()
         self._made.restore()
+        random.setstate(self._python[0])
+        np.random.set_state(self._python[1])
         for generator, state in self._generators:
             generator.set_state(state)
         self._then()

@@ -12,7 +12,7 @@ kind. `model_format` keeps the order of a model's weights in memory, which a pla
 otherwise; `variant` names the forms of a graph: memory format, and fused or not.
 
 Cores come and go. `malleable_plan` keeps plans for fewer cores and changes a running engine to them; `model_cores` is
-what a model may use now, and `core_choice` what the user has asked for.
+what a model may use now, and what the user has asked for.
 
 Looks give back (`step_feedback`): what they have shown of operators, a process of its own (`service_feedback`) adds to
 the store, and sends to a service.

@@ -9,12 +9,12 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 
@@ -27,6 +27,8 @@ from threadcast.core.printable import printable
 from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.backend_history import BackendHistory, Forecast, network_kind, shape_of
 from threadcast.runtime.plans.variant import MemoryFormat
+
+T = TypeVar("T")
 
 Extra = Literal["formats", "fused", "backends"]
 """What is tried for a call: plans in all memory formats, with fused operators, and backends."""
@@ -90,13 +92,8 @@ class PlanStore:
 
     def formats_first(self, call: object, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
         """Return `formats` with the one stored for this call, if any, first. The `repr` of `call` identifies it."""
-        path = self._path(repr(call), "layout")
-        try:
-            best = path.read_text()
-        except (OSError, UnicodeDecodeError):
-            return tuple(formats)
-        _note_use(path)
-        return tuple(sorted(formats, key=lambda one: one != best))
+        best = self._read(repr(call), "layout", MemoryFormat)
+        return tuple(sorted(formats, key=lambda one: best is not None and one is not best))
 
     def knows(self, call: object) -> bool:
         """Return whether a plan was stored for this call. The `repr` of `call` identifies it."""
@@ -107,26 +104,16 @@ class PlanStore:
 
         With `shares`, seconds of some backends' calls over PyTorch's, it is what is expected of the others.
         """
-        if not shares:
-            with suppress(OSError, ValueError):
-                gain, step_s = read_backend(self._path(self._text(graph), "backend").read_text())
-                return Forecast(gain, gain, _OPENING_S, step_s)
+        if not shares and (noted := self._read(_text(graph), "backend", read_backend)) is not None:
+            gain, step_s = noted
+            return Forecast(gain, gain, _OPENING_S, step_s)
         names = [*(name for name in _NAMED if name in self._among), "torch.compile"]
         history = BackendHistory(self._folder / HISTORY)
         return history.of_search(names, network_kind(graph), shape_of(graph), shares)
 
     def read(self, graph: OpGraph) -> StoredPlan | None:
         """Return the plan stored for this graph; None where there is none that can be read."""
-        path = self._path(self._text(graph), "json")
-        try:
-            found = stored_plan(json.loads(path.read_text()))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            _logger.warning("the plan in %s is of no use and is made anew: %s", printable(str(path)), error)
-            return None
-        _note_use(path)
-        return found
+        return self._read(_text(graph), "json", lambda text: stored_plan(json.loads(text)))
 
     def write(self, call: object, graph: OpGraph, stored: StoredPlan) -> None:
         """Store a plan for this graph, and its memory format for this call."""
@@ -138,7 +125,7 @@ class PlanStore:
         }  # fmt: skip
         contents = {
             self._path(repr(call), "layout"): stored.memory_format,
-            self._path(self._text(graph), "json"): json.dumps(document)
+            self._path(_text(graph), "json"): json.dumps(document)
         }  # fmt: skip
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -151,21 +138,16 @@ class PlanStore:
 
     def note_backend(self, graph: OpGraph, gain: float, step_s: float) -> None:
         """Note that a backend was the fastest for this graph: ratio of the default's seconds to its own, and these."""
-        self._note(self._text(graph), "backend", f"{gain!r} {step_s!r}")
+        self._note(_text(graph), "backend", f"{gain!r} {step_s!r}")
 
     def tried(self, graph: OpGraph, *, planned: bool) -> frozenset[Extra]:
         """Return what was found to be slower than what runs the graph, a plan if it is `planned`, or than PyTorch.
 
         Of `BELIEVED` processes that ask the last one learns of nothing.
         """
-        path = self._path(self._text(graph), "tried")
-        try:
-            found, was_planned, asked = read_tried(path.read_text())
-        except FileNotFoundError:
+        if (noted := self._read(_text(graph), "tried", read_tried)) is None:
             return frozenset()
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            _logger.warning("%s is of no use: %s", printable(str(path)), error)
-            return frozenset()
+        found, was_planned, asked = noted
         if was_planned != planned or asked + 1 >= BELIEVED:
             return frozenset()
         self._note_tried(graph, found, planned=planned, asked=asked + 1)
@@ -176,7 +158,7 @@ class PlanStore:
         self._note_tried(graph, tried, planned=planned, asked=0)
 
     def _note_tried(self, graph: OpGraph, tried: frozenset[Extra], *, planned: bool, asked: int) -> None:
-        self._note(self._text(graph), "tried", json.dumps({"tried": sorted(tried), "planned": planned, "asked": asked}))
+        self._note(_text(graph), "tried", json.dumps({"tried": sorted(tried), "planned": planned, "asked": asked}))
 
     def _note(self, text: str, suffix: str, content: str) -> None:
         with suppress(OSError):
@@ -186,12 +168,8 @@ class PlanStore:
 
     def program(self, text: str) -> FasterGraphs | None:
         """Return what was found of the graphs of a program, which this text identifies; None where nothing was."""
-        path = self._path(text, "program")
-        with suppress(OSError, ValueError, TypeError):
-            found = read_program(path.read_text())
-            _note_use(path)
-            return found if isinstance(found, FasterGraphs) else None
-        return None
+        found = self._read(text, "program", read_program)
+        return found if isinstance(found, FasterGraphs) else None
 
     def note_program(self, text: str, found: FasterGraphs | None) -> None:
         """Note what `program` is to return for this text of a program; None: its graphs are not faster."""
@@ -202,28 +180,42 @@ class PlanStore:
 
         Of `BELIEVED` processes that ask the last one learns of nothing.
         """
-        with suppress(OSError, ValueError, TypeError):
-            asked = read_program(self._path(text, "program").read_text())
-            if isinstance(asked, int) and asked + 1 < BELIEVED:
-                self._note(text, "program", json.dumps(asked + 1))
-                return True
+        asked = self._read(text, "program", read_program)
+        if isinstance(asked, int) and asked + 1 < BELIEVED:
+            self._note(text, "program", json.dumps(asked + 1))
+            return True
         return False
 
     def drop(self, graph: OpGraph) -> None:
         """Delete the plan stored for this graph, and what is noted of a backend."""
         try:
             for suffix in ("json", "backend"):
-                self._path(self._text(graph), suffix).unlink(missing_ok=True)
+                self._path(_text(graph), suffix).unlink(missing_ok=True)
         except OSError as error:
             _logger.warning("an old plan stays: %s", error)
 
-    def _text(self, graph: OpGraph) -> str:
-        ops = [(op_id, op.key) for op_id, op in zip(graph.ids, graph.ops, strict=True)]
-        return repr((ops, [(edge.source, edge.target) for edge in graph.edges]))
+    def _read(self, text: str, suffix: str, read: Callable[[str], T]) -> T | None:
+        """What `read` makes of a file's text; None where there is no file, or none that is of use."""
+        path = self._path(text, suffix)
+        try:
+            found = read(path.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            _logger.warning("%s is of no use and is made anew: %s", printable(str(path)), error)
+            return None
+        _note_use(path)
+        return found
 
     def _path(self, text: str, suffix: str) -> Path:
         whole = f"{self._machine.fingerprint} {torch.__version__} {self._among} {text}"
         return self._folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.{suffix}"
+
+
+def _text(graph: OpGraph) -> str:
+    """What identifies a graph."""
+    ops = [(op_id, op.key) for op_id, op in zip(graph.ids, graph.ops, strict=True)]
+    return repr((ops, [(edge.source, edge.target) for edge in graph.edges]))
 
 
 def _note_use(path: Path) -> None:

@@ -8,33 +8,21 @@ import torch
 from torch import Tensor
 
 
-def with_strides(value: Tensor, strides: Sequence[int]) -> Tensor:
-    """Return a tensor with exactly these strides: itself where it has them, else a copy.
+def laid_out(value: Tensor, strides: Sequence[int]) -> Tensor:
+    """Return a tensor with exactly these strides, where no autograd looks at it.
 
-    Where a stride is 0, as in expanded tensors, the numbers are the same along that dimension. A copy is no view:
-    autograd forbids to write to a view that a custom function, as AOTAutograd's, returns.
+    It is a view of itself where only sides of length 1 have others, and else a copy. Where a stride is 0, as in
+    expanded tensors, the numbers are the same along that dimension.
     """
     strides = tuple(strides)
     if value.stride() == strides:
         return value
+    if all(size == 1 or own == given for size, own, given in zip(value.shape, value.stride(), strides, strict=True)):
+        return value.as_strided(value.shape, strides)
     copy = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
-    if 0 not in strides:
-        return copy.copy_(value)
     once = tuple(slice(1) if stride == 0 else slice(None) for stride in strides)
     copy[once].copy_(value[once])
     return copy
-
-
-def laid_out(value: Tensor, strides: Sequence[int]) -> Tensor:
-    """Return a tensor with exactly these strides, where no autograd looks at it.
-
-    It is a view of itself where only sides of length 1 have others, and else as `with_strides` gives it.
-    """
-    strides = tuple(strides)
-    sides = zip(value.shape, value.stride(), strides, strict=True)
-    if value.stride() != strides and all(size == 1 or own == wanted for size, own, wanted in sides):
-        return value.as_strided(value.shape, strides)
-    return with_strides(value, strides)
 
 
 def overlaps_itself(value: Tensor) -> bool:

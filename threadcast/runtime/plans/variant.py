@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from threadcast.core import OpGraph
+
 
 class MemoryFormat(StrEnum):
     """How the numbers of images and of convolution weights are ordered in memory."""
@@ -24,3 +26,10 @@ class Variant:
 
     def __str__(self) -> str:
         return f"{self.memory_format}, fused" if self.fused else str(self.memory_format)
+
+
+def same_structure(one: OpGraph, other: OpGraph) -> bool:
+    """Return whether both graphs are the same but for tensors' shapes, so that a plan of one is a plan of the other."""
+    if one.ids != other.ids or one.edges != other.edges:
+        return False
+    return all(mine.kind == theirs.kind for mine, theirs in zip(one.ops, other.ops, strict=True))

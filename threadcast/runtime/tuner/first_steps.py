@@ -183,11 +183,8 @@ class FirstSteps:
             return self._run_aside(self._shadowed, step, arguments, captured)
         checked = checked_step(
             self._shadowed, step, arguments, captured, ran=self._ran, judged=self._judged,
-            in_order=self._in_order if is_ordered(runner) else None,
+            in_order=lambda: self._in_order if is_ordered(runner) else None,
         )  # fmt: skip
-        if not checked.comparable:
-            self.comparable = False
-            return checked.result, str(checked.difference)
         if checked.raised and captured.raises:  # which says nothing of what it gives where it does not
             return checked.result, str(checked.difference)
         over = checked.tells or checked.difference is not None

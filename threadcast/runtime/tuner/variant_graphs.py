@@ -16,8 +16,7 @@ from threadcast.runtime.operators.kernels import Kernel
 from threadcast.runtime.operators.library import are_being_compiled, are_compiled, wait_for
 from threadcast.runtime.operators.products import with_products
 from threadcast.runtime.plans.model_format import formats_with_equal_results
-from threadcast.runtime.plans.structure import same_structure
-from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.plans.variant import MemoryFormat, Variant, same_structure
 from threadcast.runtime.tuner.candidate import VariantPlan
 
 NODE_BYTES = 10_000
