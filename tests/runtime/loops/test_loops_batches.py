@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from tests.runtime.loops.reference import STEPS, Make, Net, batch, sgd, trains_as_eager
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
-
-
-def test_a_last_batch_that_is_smaller() -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        step = make(model, cross_entropy, sgd(model))
-        losses = []
-        for epoch in range(3):
-            losses += [step(*batch(10 * epoch + n)) for n in range(5)]
-            losses.append(step(*batch(10 * epoch + 9, size=2)))
-        return losses, model
-
-    trains_as_eager(loop)
 
 
 class OwnLoss(nn.Module):
@@ -87,82 +73,6 @@ def test_a_loss_of_several_parts_with_weights_and_smoothing() -> None:
 
     trains_as_eager(loop_of_one)
     trains_as_eager(loop)
-
-
-def test_a_teacher() -> None:
-    teacher = Net(seed=3).eval().requires_grad_(False)
-
-    class Distilled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.student = Net()
-
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.no_grad():
-                wanted = teacher(x)
-            return mse_loss(self.student(x), wanted)
-
-    def loop(make: Make) -> Any:
-        model = Distilled()
-        step = make(model, None, sgd(model))
-        return [step(batch(seed)[0]) for seed in range(2 * STEPS)], model
-
-    trains_as_eager(loop)
-
-
-def test_adversaries() -> None:
-    """A generator and a discriminator take turns; each step trains one of them and leaves the other alone."""
-
-    def net(inputs: int, outputs: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(inputs, 8), nn.Tanh(), nn.Linear(8, outputs)).double()
-
-    class Fooling(nn.Module):
-        def __init__(self, generator: nn.Module, discriminator: nn.Module) -> None:
-            super().__init__()
-            self.generator, self.discriminator = generator, discriminator
-
-        def forward(self, noise: Tensor) -> Tensor:
-            scores = self.discriminator(self.generator(noise))
-            return binary_cross_entropy_with_logits(scores, torch.ones_like(scores))
-
-    def loop(make: Make) -> Any:
-        torch.manual_seed(0)
-        generator, discriminator = net(4, 6), net(6, 1)
-        of_generator = torch.optim.Adam(generator.parameters(), lr=0.01)
-        of_discriminator = torch.optim.Adam(discriminator.parameters(), lr=0.01)
-        judge = make(discriminator, binary_cross_entropy_with_logits, of_discriminator)
-        fool = make(Fooling(generator, discriminator), None, of_generator)
-        drawn = torch.Generator().manual_seed(5)
-        for seed in range(2 * STEPS):
-            noise = torch.randn(5, 4, generator=drawn, dtype=torch.float64)
-            with torch.no_grad():
-                images = torch.cat([batch(seed)[0], generator(noise)])
-            target = torch.cat([torch.ones(5, 1), torch.zeros(5, 1)]).double()
-            judge(images, target)
-            fool(noise)
-            of_discriminator.zero_grad()
-        return generator, discriminator
-
-    trains_as_eager(loop)
-
-
-class Autocast(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.float()
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return super().forward(x).float()
-
-
-def test_autocast_inside_of_the_model() -> None:
-    def loop(make: Make) -> Any:
-        model = Autocast()
-        step = make(model, cross_entropy, sgd(model))
-        return [step(batch(seed)[0].float(), batch(seed)[1]) for seed in range(STEPS)], model
-
-    trains_as_eager(loop, within=2e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -249,26 +159,3 @@ def test_a_number_that_each_batch_has_another_of_is_refused_aloud() -> None:
         return [step(*batch(seed)) for seed in range(2 * STEPS)], model
 
     trains_as_eager(loop, refused="numbers that it reads out of tensors")
-
-
-def test_several_epochs_with_validation_and_the_best_weights() -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        optimizer = torch.optim.NAdam(model.parameters(), lr=0.05)
-        step = make(model, cross_entropy, optimizer, clip_grad_norm=0.5)
-        best, weights, found = float("inf"), None, []
-        for _ in range(4):
-            for seed in torch.randperm(STEPS).tolist():
-                step(*batch(seed))
-            model.eval()
-            with torch.inference_mode():
-                x, y = batch(500, size=20)
-                found.append(cross_entropy(model(x), y).item())
-            model.train()
-            if found[-1] < best:
-                best, weights = found[-1], copy.deepcopy(model.state_dict())
-        assert weights is not None
-        model.load_state_dict(weights)
-        return found, model
-
-    trains_as_eager(loop)

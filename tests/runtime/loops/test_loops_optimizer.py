@@ -177,33 +177,6 @@ def test_an_optimizer_that_exchanges_data_in_every_step_is_refused_aloud() -> No
     trains_as_eager(loop, refused="changes from call to call")
 
 
-SCHEDULES: dict[str, Callable[[Optimizer], Any]] = {
-    "steps": lambda o: lr_scheduler.StepLR(o, 3),
-    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 2 * STEPS),
-    "one cycle with momentum": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=2 * STEPS + 1),
-    "a chain": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=4), lr_scheduler.ExponentialLR(o, 0.9)], [4]
-    ),
-}
-
-
-@pytest.mark.parametrize("make_optimizer", [sgd, lambda m: optim.RMSprop(m.parameters(), 0.01, momentum=0.5)])
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.filterwarnings("ignore:The epoch parameter in .scheduler.step")
-def test_a_schedule(name: str, make_optimizer: Callable[[nn.Module], Optimizer]) -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        optimizer = make_optimizer(model)
-        schedule = SCHEDULES[name](optimizer)
-        step = make(model, cross_entropy, optimizer)
-        for seed in range(2 * STEPS):
-            step(*batch(seed))
-            schedule.step()
-        return model, optimizer.param_groups[0]["lr"]
-
-    trains_as_eager(loop)
-
-
 def test_a_schedule_that_is_made_after_steps_by_a_plan() -> None:
     """No step calls the optimizer's own `step` any more, of which PyTorch's schedules warn."""
 
@@ -222,29 +195,6 @@ def test_a_schedule_that_is_made_after_steps_by_a_plan() -> None:
     trains_as_eager(loop)
 
 
-def test_a_schedule_that_waits_for_the_loss() -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        optimizer = sgd(model)
-        schedule = lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
-        step = make(model, cross_entropy, optimizer)
-        for seed in range(3 * STEPS):
-            schedule.step(step(*batch(seed)))
-        return model, optimizer.param_groups[0]["lr"]
-
-    trains_as_eager(loop)
-
-
-@pytest.mark.parametrize("kind", [optim.SGD, optim.RMSprop])
-def test_clipping(kind: Callable[..., Optimizer]) -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        step = make(model, cross_entropy, kind(model.parameters(), lr=0.05, momentum=0.9), clip_grad_norm=0.1)
-        return [step(*batch(seed)) for seed in range(2 * STEPS)], model
-
-    trains_as_eager(loop)
-
-
 @pytest.mark.parametrize(("kind", "whole"), [(optim.SGD, True), (optim.AdamW, True), (optim.NAdam, False)])
 def test_clipping_is_part_of_a_planned_step(kind: Callable[..., Optimizer], whole: bool) -> None:
     model = Net()
@@ -253,20 +203,6 @@ def test_clipping_is_part_of_a_planned_step(kind: Callable[..., Optimizer], whol
     ) as step:
         step(*batch(0))
         assert step.update_by.startswith("the plan" if whole else "PyTorch")
-
-
-def test_accumulation_with_a_rest_at_the_end_of_each_epoch() -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        optimizer = optim.AdamW(model.parameters(), lr=0.01)
-        step = make(model, cross_entropy, optimizer, accumulate=3, clip_grad_norm=1.0)
-        losses = []
-        for _ in range(2):
-            losses += [step(*batch(seed)) for seed in range(11)]
-            step.update()
-        return losses, model, optimizer
-
-    trains_as_eager(loop)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -319,34 +255,6 @@ def test_fused_updates_of_convolutions_by_a_second_optimizer(options: dict[str, 
     trains_as_eager(loop)
 
 
-def test_gradients_that_are_kept() -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        step = make(model, cross_entropy, sgd(model), keep_grads=True)
-        norms = []
-        for seed in range(2 * STEPS):
-            step(*batch(seed))
-            norms.append([p.grad.norm() for p in model.parameters() if p.grad is not None])
-        return norms, model
-
-    trains_as_eager(loop)
-
-
-def test_a_gradient_scaler() -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5)
-        step = make(model, cross_entropy, sgd(model), scaler=scaler, clip_grad_norm=1.0)
-        losses = []
-        for seed in range(2 * STEPS):
-            x, y = batch(seed)
-            losses.append(step(x * (torch.inf if seed == STEPS else 1.0), y))  # the scaler skips this update
-            model.norm.reset_running_stats()
-        return losses, model, scaler.get_scale()
-
-    trains_as_eager(loop)
-
-
 def test_a_hook_of_an_optimizer() -> None:
     def loop(make: Make) -> Any:
         model, steps = Net(), []
@@ -354,37 +262,6 @@ def test_a_hook_of_an_optimizer() -> None:
         optimizer.register_step_post_hook(lambda *_: steps.append(1.0))
         step = make(model, cross_entropy, optimizer)
         return [step(*batch(seed)) for seed in range(STEPS)], model, steps
-
-    trains_as_eager(loop)
-
-
-def test_groups_whose_settings_change() -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        optimizer = optim.AdamW([{"params": model.first.parameters()}, {"params": model.last.parameters(), "lr": 0.1}])
-        step = make(model, cross_entropy, optimizer)
-        for phase in range(3):
-            for group in optimizer.param_groups:
-                group.update(lr=group["lr"] / 2, weight_decay=0.01 * phase)
-            for seed in range(STEPS):
-                step(*batch(seed))
-        return model, optimizer
-
-    trains_as_eager(loop)
-
-
-def test_a_group_that_is_added() -> None:
-    def loop(make: Make) -> Any:
-        model = Net()
-        optimizer = optim.SGD(model.last.parameters(), lr=0.05, momentum=0.9)
-        model.first.requires_grad_(False)
-        step = make(model, cross_entropy, optimizer)
-        for seed in range(2 * STEPS):
-            if seed == STEPS:
-                model.first.requires_grad_(True)
-                optimizer.add_param_group({"params": list(model.first.parameters()), "lr": 0.01})
-            step(*batch(seed))
-        return model, optimizer
 
     trains_as_eager(loop)
 
@@ -418,21 +295,5 @@ def test_loading_an_optimizers_state(kind: Callable[..., Optimizer]) -> None:
         for seed in range(STEPS):
             step(*batch(seed))
         return model, optimizer
-
-    trains_as_eager(loop)
-
-
-def test_two_optimizers_of_one_model() -> None:
-    """The step updates by the first and leaves the gradients of the others; the loop calls the second."""
-
-    def loop(make: Make) -> Any:
-        model = Net()
-        second = optim.Adagrad([*model.last.parameters(), *model.norm.parameters()], lr=0.01)
-        step = make(model, cross_entropy, sgd(model.first))
-        for seed in range(2 * STEPS):
-            step(*batch(seed))
-            second.step()
-            second.zero_grad()
-        return model
 
     trains_as_eager(loop)
