@@ -85,7 +85,7 @@ def test_a_plan_with_a_wrong_kernel_is_never_kept(
     assert "results are not PyTorch's" in caplog.text
 
 
-def test_a_kernel_that_goes_wrong_later_is_found_by_a_shadow_step(
+def test_a_kernel_that_goes_wrong_later_is_found_by_a_verified_step(
     verified: None, miscompiled: Callable[[str], None], planned_at_once: None
 ) -> None:
     miscompiled("relu")
@@ -104,7 +104,7 @@ def test_a_kernel_that_goes_wrong_later_is_found_by_a_shadow_step(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.system) for name in networks.names()],
 )
-def test_every_network_passes_its_shadow_steps(
+def test_every_network_passes_its_verified_steps(
     name: str, verified: None, planned_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # channels last, convolutions add up in another order, which AdamW's first steps may magnify

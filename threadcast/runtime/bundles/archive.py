@@ -105,9 +105,9 @@ def _listed(packed: bytes) -> int:
     BundleError where its list of files is longer than a bundle's: `zipfile` reads all of it, as many bytes as that
     record says, whatever number of files.
     """
-    signature, *_, count, listed_bytes, _, comment_bytes = _END.unpack(packed[-_END.size :])
+    signature, *_, count, listed_bytes, _, _ = _END.unpack(packed[-_END.size :])
     wide = packed[-_END.size - _WIDE_BYTES :].startswith(_WIDE_SIGNATURE)
-    if signature != _END_SIGNATURE or comment_bytes or wide:
+    if signature != _END_SIGNATURE or wide:
         raise BundleError("it does not end as a bundle's zip does")
     if listed_bytes > (MOST_FILES + 1) * _LISTED_BYTES:
         raise BundleError(f"it has more than {MOST_FILES:,} files")
