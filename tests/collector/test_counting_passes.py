@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -18,8 +17,7 @@ from threadcast.collector.counters.availability import CounterStatus, refusal
 from threadcast.collector.counters.core_pmus import CorePmu, read_core_pmus
 from threadcast.collector.counters.counts import Count, Reading, join_kinds_of_core, team_count
 from threadcast.collector.counters.descriptors import RESERVE, room_for_descriptors
-from threadcast.collector.counters.events import HARDWARE, SOFTWARE
-from threadcast.collector.counters.passes import Pass, divide
+from threadcast.collector.counters.events import HARDWARE
 from threadcast.collector.counters.perf_event import GroupReading
 
 BY_NAME = {event.name: event for event in EVENTS}
@@ -225,53 +223,10 @@ def test_kinds_of_core_add_up_to_the_whole_time():
     assert join_kinds_of_core([Reading(30, 100, 60), Reading(10, 100, 40)]) == Reading(40, 100, 100)
 
 
-plans = st.builds(
-    lambda sizes, software, kinds: CountingPlan(
-        tuple(
-            tuple(Event(f"hardware_{i}_{k}", HARDWARE, k) for k in range(size)) for i, size in enumerate(sizes)
-        ),
-        tuple(Event(f"software_{k}", SOFTWARE, k) for k in range(software)), (BIG, LITTLE)[:kinds], {},
-    ),
-    st.lists(st.integers(1, 8), max_size=4), st.integers(0, 4), st.sampled_from([0, 2]),
-)  # fmt: skip
-
-
-@given(plans, st.integers(1, 40), st.integers(0, 400))
-def test_every_pass_keeps_to_the_open_files_and_all_count_everything_once(plan, threads, descriptors):
-    passes = divide(plan, range(threads), descriptors=descriptors)
-    kinds = max(1, len(plan.pmus))
-
-    def files(each: Pass) -> int:
-        a_thread = sum(len(g) * (kinds if g[0].kind == "hardware" else 1) for g in each.groups)
-        return a_thread * len(each.threads)
-
-    assert all(0 < files(each) <= descriptors for each in passes)
-    counted = Counter((e, t) for each in passes for g in each.groups for e in g for t in each.threads)
-    hardware = [event for group in plan.groups for event in group]
-    assert passes or descriptors < kinds or not (hardware or plan.software)
-    if passes:
-        assert set(counted) == {(event, thread) for event in (*hardware, *plan.software) for thread in range(threads)}
-    assert all(counted[event, thread] == 1 for event in hardware for thread in range(threads) if passes)
-
-
-def test_few_open_files_are_respected_in_more_passes(monkeypatch):
-    kernel, threads = FakeKernel(4, most_open=6), range(1, 9)
-    monkeypatch.setattr("threadcast.collector.counters.descriptors._free", lambda limit: 6)
-    with ThreadCounters(plan_counting(pmus=(), kernel=kernel), threads=threads, kernel=kernel) as counters:
-        assert counters.passes == len(EVENTS) * 2
-        found = count_all(counters, kernel, threads)
-        assert counters.unavailable == {}
-    assert kernel.peak <= 6
-    assert kernel.opened == {}
-    assert {name: len(counts) for name, counts in found.items()} == dict.fromkeys(BY_NAME, 2)
-    for counts in found.values():
-        assert counts == [Count(8000, 2000), Count(8000, 6000)]
-
-
-def test_no_open_file_left_costs_the_counters_and_names_the_limit(monkeypatch):
-    monkeypatch.setattr("threadcast.collector.counters.descriptors._free", lambda limit: 0)
+def test_too_few_open_files_cost_the_counters_and_name_the_limit(monkeypatch):
+    monkeypatch.setattr("threadcast.collector.counters.descriptors._free", lambda limit: 1)
     kernel = FakeKernel()
-    with ThreadCounters(plan_counting([CYCLES], pmus=(), kernel=kernel), threads=[1], kernel=kernel) as counters:
+    with ThreadCounters(plan_counting([CYCLES], pmus=(), kernel=kernel), threads=[1, 2], kernel=kernel) as counters:
         counters.start()
         assert counters.stop() == {"cycles": None}
         assert "ulimit -n" in counters.unavailable["cycles"]

@@ -323,27 +323,6 @@ def test_groups_grow_until_the_kernel_refuses():
     assert open_files() == files
 
 
-@needs_debug_registers
-def test_more_events_than_the_processor_counts_at_once_are_counted_in_passes(monkeypatch):
-    monkeypatch.setattr("threadcast.collector.counters.descriptors._free", lambda limit: DEBUG_REGISTERS)
-    files, kernel = open_files(), Breakpoints()
-    plan = plan_counting(WRITES, pmus=(), kernel=kernel)
-    assert plan.names == tuple(event.name for event in WRITES)
-    with ThreadCounters(plan, threads=[0], kernel=kernel) as counters:
-        assert counters.passes == 3
-        found: dict[str, float] = {}
-        for _ in range(counters.passes):
-            counters.start()
-            for i in range(10):
-                for _ in range(i):
-                    kernel.words[i] = 1
-            counted = {name: count.value for name, count in counters.stop().items() if count is not None}
-            assert len(counted) <= DEBUG_REGISTERS
-            found |= counted
-    assert found == {event.name: event.config for event in WRITES}
-    assert open_files() == files
-
-
 @pytest.mark.needs_pmu
 @pytest.mark.skipif(not availability()["instructions"].available, reason="no hardware counters here")
 def test_more_instructions_are_counted_for_more_work():

@@ -1,4 +1,4 @@
-"""Which events are counted at the same time: groups that the processor takes, in passes that the open files allow.
+"""Which events are counted at the same time: groups that the processor takes, in passes.
 
 A processor has a few counters (4 to 8 a hardware thread are common). A group of events is counted as a whole or not at
 all, so a group must not have more events than there are counters. How many there are is found by opening groups of
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar
 
 from threadcast.collector.counters.availability import CounterStatus, availability
 from threadcast.collector.counters.core_pmus import CorePmu, read_core_pmus
@@ -24,8 +23,6 @@ from threadcast.collector.counters.perf_event import KERNEL, Kernel, OpenGroup
 PROBE_S = 0.02
 """Seconds for which a group must have been given no counters to be one that never gets any: events that take turns
 change places at every tick of the kernel's clock, 1 to 10 ms."""
-
-T = TypeVar("T")
 
 Group = tuple[Event, ...]
 """Events that are counted at the same time."""
@@ -114,32 +111,7 @@ def is_counted(group: Sequence[Event], *, kernel: Kernel = KERNEL, clock: Callab
         return counted
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """What is counted at the same time: these groups of events in these threads."""
-
-    groups: tuple[Group, ...]
-    threads: tuple[int, ...]
-
-
-def divide(plan: CountingPlan, threads: Sequence[int], *, descriptors: int) -> tuple[Pass, ...]:
-    """Passes that count every event in every thread, each with at most `descriptors` open files.
-
-    Where they suffice, a pass is one group of hardware events and all software events, in all threads. Else groups are
-    made smaller, down to one event, then a pass counts only some of the threads. Empty without a descriptor.
-    """
-    kinds = max(1, len(plan.pmus))  # a thread that may run on cores of several kinds needs events for each
-    largest = max(map(len, plan.groups), default=0)
-    if (largest * kinds + len(plan.software)) * len(threads) <= descriptors:
-        whole = [(group, plan.software) for group in plan.groups or ((),)]
-        return tuple(Pass(tuple(filter(None, groups)), tuple(threads)) for groups in whole if any(groups))
-    affordable = descriptors // kinds
-    if affordable < 1:
-        return ()
-    at_once = max(1, affordable // len(threads))
-    smaller = [part for group in (*plan.groups, plan.software) for part in _parts(group, at_once)]
-    return tuple(Pass((group,), part) for group in smaller for part in _parts(threads, affordable))
-
-
-def _parts(whole: Sequence[T], size: int) -> list[tuple[T, ...]]:
-    return [tuple(whole[i : i + size]) for i in range(0, len(whole), size)]
+def passes_of(plan: CountingPlan) -> tuple[tuple[Group, ...], ...]:
+    """Return what is counted at the same time, in turn: a group of hardware events, and all software events."""
+    whole = [(group, plan.software) for group in plan.groups or ((),)]
+    return tuple(tuple(filter(None, groups)) for groups in whole if any(groups))

@@ -13,7 +13,7 @@ from threadcast.collector.counters.availability import refusal
 from threadcast.collector.counters.core_pmus import CorePmu
 from threadcast.collector.counters.counts import Count, Reading, join_kinds_of_core, team_count
 from threadcast.collector.counters.descriptors import room_for_descriptors
-from threadcast.collector.counters.passes import CountingPlan, Group, Pass, divide, plan_counting
+from threadcast.collector.counters.passes import CountingPlan, Group, passes_of, plan_counting
 from threadcast.collector.counters.perf_event import KERNEL, Kernel, OpenGroup
 from threadcast.core.errors import MeasurementError
 from threadcast.threads.affinity import thread_ids
@@ -26,7 +26,8 @@ class ThreadCounters:
     more counters than the processor has, `passes` runs are needed to count them all. `first` is the pass that comes
     first. `plan` is what `plan_counting` returned (None: it is called here). `threads` are kernel thread ids (None: all
     threads that this process has when the block is entered); threads that they start later are counted too. Why an
-    event cannot be counted is in `unavailable`, by name. All files are closed when the block is left.
+    event cannot be counted is in `unavailable`, by name: each needs an open file in each thread, and none is counted
+    where the process may not have so many. All files are closed when the block is left.
     """
 
     def __init__(
@@ -36,26 +37,24 @@ class ThreadCounters:
         self._plan = plan_counting(kernel=kernel) if plan is None else plan
         self._threads, self._turn, self._kernel = threads, first, kernel
         self._ids: list[int] = []
-        self._passes: tuple[Pass, ...] = ()
-        self._opened: dict[Pass, list[tuple[int, OpenGroup]]] = {}
-        self._stay_open = True
-        self._counting: Pass | None = None
+        self._opened: list[list[tuple[int, OpenGroup]]] = []
+        """By pass, the open groups and their threads."""
+        self._counting: list[tuple[int, OpenGroup]] | None = None
         self._exit = contextlib.ExitStack()
         self.unavailable = self._plan.unavailable
 
     def __enter__(self) -> Self:
         self._ids = list(thread_ids() if self._threads is None else self._threads)
-        needed = len(self._plan.names) * len(self._ids) * max(1, len(self._plan.pmus))
+        passes, threads = passes_of(self._plan), list(self._ids)
+        needed = sum(len(group) for groups in passes for group in groups) * len(threads) * max(1, len(self._plan.pmus))
         with contextlib.ExitStack() as stack:
             free = stack.enter_context(room_for_descriptors(needed))
             stack.callback(self._close)
-            self._passes = divide(self._plan, self._ids, descriptors=free)
-            self._stay_open = free >= needed
-            if self._stay_open:
-                for each in self._passes:
-                    self._open(each)
-            if not self._passes:
+            if free < needed:
                 self._give_up(self._plan.names, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+                passes = ()
+            for groups in passes:
+                self._open(groups, threads)
             self._exit = stack.pop_all()
         return self
 
@@ -67,19 +66,17 @@ class ThreadCounters:
     @property
     def passes(self) -> int:
         """How many runs are needed to count every event."""
-        return max(1, len(self._passes))
+        return max(1, len(self._opened))
 
     def start(self) -> None:
         """Begin to count the events of the next pass."""
-        if not self._passes:
+        if not self._opened:
             return
         if self._counting is not None:  # an op that raised an exception
             self.stop()
-        self._counting = self._passes[self._turn % len(self._passes)]
+        self._counting = self._opened[self._turn % len(self._opened)]
         self._turn += 1
-        if not self._stay_open:
-            self._open(self._counting)
-        for _, group in reversed(self._opened[self._counting]):  # the first thread's last: it is this one in a team
+        for _, group in reversed(self._counting):  # the first thread's last: it is this one in a team
             group.enable()
 
     def stop(self) -> dict[str, Count | None]:
@@ -88,12 +85,11 @@ class ThreadCounters:
         MeasurementError before `start`.
         """
         counts: dict[str, Count | None] = dict.fromkeys(self._plan.statuses)
-        counting, self._counting = self._counting, None
-        if not self._passes:
+        opened, self._counting = self._counting, None
+        if not self._opened:
             return counts
-        if counting is None:
+        if opened is None:
             raise MeasurementError("counters were stopped before they were started; call start() first")
-        opened = self._opened[counting]
         for _, group in opened:
             group.disable()
         found: dict[str, dict[int, list[Reading]]] = {}
@@ -102,19 +98,18 @@ class ThreadCounters:
             with contextlib.suppress(ChildProcessError):
                 for name, reading in group.read().items():
                     found.setdefault(name, {}).setdefault(thread, []).append(reading)
-        if not self._stay_open:
-            self._close()
         for name, by_thread in found.items():
             readings = [join_kinds_of_core(by_thread[thread]) if thread in by_thread else None for thread in self._ids]
             counts[name] = team_count(readings)
         return counts
 
-    def _open(self, wanted: Pass) -> None:
-        opened = self._opened[wanted] = []
-        for group in wanted.groups:
+    def _open(self, groups: Sequence[Group], threads: Sequence[int]) -> None:
+        opened: list[tuple[int, OpenGroup]] = []
+        self._opened.append(opened)
+        for group in groups:
             of_group: list[tuple[int, OpenGroup]] = []
             try:
-                for thread in wanted.threads:
+                for thread in threads:
                     of_group += self._open_in(thread, group)
             except OSError as error:
                 _close_all(of_group)
@@ -124,7 +119,7 @@ class ThreadCounters:
                 raise
             else:
                 opened += of_group
-        opened.sort(key=lambda pair: wanted.threads.index(pair[0]))
+        opened.sort(key=lambda pair: threads.index(pair[0]))
 
     def _open_in(self, thread: int, group: Group) -> list[tuple[int, OpenGroup]]:
         """The group in one thread, for each kind of core that it may run on; empty for a thread that has ended."""
@@ -152,9 +147,9 @@ class ThreadCounters:
         self.unavailable |= dict.fromkeys(names, refusal(error))
 
     def _close(self) -> None:
-        for opened in self._opened.values():
+        for opened in self._opened:
             _close_all(opened)
-        self._opened = {}
+        self._opened = []
 
 
 def _close_all(opened: Iterable[tuple[int, OpenGroup]]) -> None:
