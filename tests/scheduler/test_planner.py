@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.scheduler.random_problems import hybrid_problem, problem_of
@@ -17,12 +15,10 @@ from threadcast.core import CurveTable, Machine, OpGraph, Plan
 from threadcast.core.errors import InvalidInput, NotFound, PlanError
 from threadcast.scheduler import policies
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
-from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.planner import plan, plan_each, whole_cores_bound_s
 from threadcast.scheduler.policies import (
     Launch,
     Problem,
-    Running,
     State,
     create,
     names,
@@ -72,37 +68,13 @@ def test_auto_does_not_take_a_plan_of_shared_cores_for_a_rounding_error() -> Non
     check_schedule(problem.graph, best, machine=problem.machine)
 
 
-def test_plans_come_in_the_order_of_their_policies() -> None:
-    assert [made.policy for made in plan_each(PROBLEM, ["strategies_1", "fifo"])] == ["strategies_1", "fifo"]
-
-
 def test_a_known_bound_holds_for_the_plans_that_share_no_cores() -> None:
     problem = problem_of([{2: 1.0}] * 3, cores=3, threads_per_core=2)
     fifo, grid = plan_each(problem, ["fifo", "manual_grid"], whole_cores_bound_s=3.0)
+    assert (fifo.policy, grid.policy) == ("fifo", "manual_grid")
     assert (fifo.lower_bound_s, whole_cores_bound_s(fifo)) == (3.0, 3.0)
     assert grid.lower_bound_s == pytest.approx(2.0 / 1.03)
     assert whole_cores_bound_s(grid) == 0.0
-
-
-def test_interference_reaches_the_policies_that_search_with_it() -> None:
-    class Crowding(CoreSharing):
-        """Ops at the same time are so slow that one after the other is best."""
-
-        def slowdowns(self, running: Sequence[Running]) -> list[float]:
-            count = len(running)
-            return [8.0 if count > 1 else 1.0] * count
-
-    flat = problem_of([{1: 1.0, 4: 1.0}] * 4)
-    assert plan(flat, policy="manual_grid").makespan_s == 1.0
-    assert plan(flat, policy="manual_grid", interference=Crowding(flat.machine)).makespan_s == 4.0
-
-
-def test_a_plan_with_shared_cores_is_held_against_a_bound_that_allows_for_them() -> None:
-    problem = problem_of([{4: 1.0}] * 3, threads_per_core=2)
-    shared = plan(problem, policy="uniform", inter=2, intra=4)
-    assert shared.makespan_s == pytest.approx(2 / 1.03 + 1)
-    assert shared.lower_bound_s == pytest.approx(3 / 1.03)
-    assert plan(problem, policy="fifo").lower_bound_s == 3.0
 
 
 def test_policies_of_third_parties_are_registered_like_the_built_in_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +105,8 @@ def test_unknown_policies_and_options_are_refused_with_what_is_known() -> None:
         create("uniform", PROBLEM, inters=2, intra=1)
     with pytest.raises(InvalidInput, match="its options are: threads, inter"):
         plan(PROBLEM, policy="fifo", width=2)
+    with pytest.raises(InvalidInput, match=r"options \['inter'\] need a named policy"):
+        plan(PROBLEM, inter=2)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +125,6 @@ def test_unknown_policies_and_options_are_refused_with_what_is_known() -> None:
 def test_an_option_of_the_wrong_type_is_refused(policy: str, options: dict[str, object], allowed: str) -> None:
     with pytest.raises(InvalidInput, match=allowed):
         create(policy, PROBLEM, **options)
-
-
-def test_options_may_be_numpy_numbers() -> None:
-    assert plan(PROBLEM, policy="uniform", inter=np.int64(1), intra=1) == plan(
-        PROBLEM, policy="uniform", inter=1, intra=1
-    )
 
 
 def test_an_empty_graph_and_missing_curves_are_refused() -> None:
@@ -192,11 +160,6 @@ def test_any_seed_from_0_on_is_taken() -> None:
     assert plan(problem, seed=2**70, budget_s=HANGS_S).makespan_s == 4.0
     with pytest.raises(InvalidInput, match="seed=-1 must be at least 0"):
         plan(problem, seed=-1)
-
-
-def test_auto_takes_no_options() -> None:
-    with pytest.raises(InvalidInput, match=r"options \['inter'\] need a named policy"):
-        plan(PROBLEM, inter=2)
 
 
 def test_the_plan_of_a_small_graph_is_proven_where_the_bounds_are_too_low() -> None:

@@ -78,14 +78,6 @@ def test_a_process_in_the_background_gives_way_to_every_other_one_from_its_start
         assert process.result(LONG_S) is not None
 
 
-def test_one_process_makes_one_plan_after_the_other(process: PlannerProcess, problem: Problem) -> None:
-    for policy in ("fifo", "sequential"):
-        process.ask(problem, policy=policy)
-        plan = process.result(LONG_S)
-        assert plan is not None
-        assert plan.policy == policy
-
-
 def test_a_question_has_equal_ops_once_and_loses_nothing_that_plans_need(problem: Problem) -> None:
     graph, curves = problem.graph, problem.curves
     costly = Op("relu", cost=(7.0, 8.0))  # another cost than its equals have

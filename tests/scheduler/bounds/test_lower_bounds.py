@@ -13,7 +13,7 @@ from tests.scheduler.brute_force import best_makespan_s
 from tests.scheduler.random_problems import curves, problem_of, problems
 from threadcast.scheduler.bounds import allotment_lp
 from threadcast.scheduler.bounds.allotment_lp import relax
-from threadcast.scheduler.bounds.envelopes import Envelopes, _corners
+from threadcast.scheduler.bounds.envelopes import Envelopes
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem, names
@@ -33,11 +33,6 @@ def test_the_area_takes_each_op_at_its_most_frugal() -> None:
     assert bounds.best_s == 3.5
 
 
-def test_counts_above_the_cores_do_not_count() -> None:
-    problem = problem_of([{1: 8.0, 4: 1.0}], cores=2)
-    assert lower_bounds(problem).critical_path_s == pytest.approx(8.0 / 8 ** (1 / 2))  # log-log between 1 and 4
-
-
 def test_the_relaxation_balances_path_and_area() -> None:
     """Two alike of 4 s, or 3 s on two cores: on three cores at x s each has 4 + 2 (4 - x) core-seconds, so that
     2 (12 - 2 x) / 3 = x at 24 / 7 s, above the path's 3 s and the area's 8 / 3 s."""
@@ -45,12 +40,6 @@ def test_the_relaxation_balances_path_and_area() -> None:
     assert (bounds.critical_path_s, bounds.area_s) == (3.0, pytest.approx(8 / 3))
     assert bounds.best_s == pytest.approx(24 / 7, rel=1e-8)
     assert bounds.best_s < 24 / 7
-
-
-def test_without_the_relaxation_there_are_path_and_area() -> None:
-    bounds = lower_bounds(problem_of([{1: 4.0, 2: 3.0}] * 2, cores=3), lp=False)
-    assert bounds.allotment_lp_s is None
-    assert bounds.best_s == 3.0
 
 
 def test_ops_without_time_have_a_bound_of_nothing() -> None:
@@ -87,29 +76,6 @@ def test_no_width_lies_below_its_envelope(problem: Problem) -> None:
         at = np.clip(seconds, envelopes.seconds[np.arange(len(seconds)), envelopes.last], envelopes.seconds[:, 0])
         least = envelopes.work_at(at)[offered]
         assert np.all(least <= seconds[offered] * threads * (1 + 1e-12))
-
-
-class Counted(np.ndarray):
-    """Counts the numbers that are computed with."""
-
-    numbers = 0
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, out: Any = None, **more: Any) -> Any:
-        Counted.numbers += max(np.size(one) for one in given)
-        if out is not None:
-            more["out"] = tuple(one if one is None else np.asarray(one) for one in out)
-        return getattr(ufunc, method)(*(np.asarray(one) for one in given), **more)
-
-
-def test_envelopes_take_time_linear_in_the_widths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a curve by Amdahl's law every width is a corner; from each to look at all others would be 500 times 500."""
-    counts = np.arange(1, 501, dtype=np.float64)
-    seconds = np.array([0.1 + 0.9 / counts, 0.5 + 0.5 / counts])
-    monkeypatch.setattr(Counted, "numbers", 0)
-    positions, last = _corners(seconds.view(Counted), (seconds * counts).view(Counted))
-    assert last.tolist() == [499, 499]
-    assert np.array_equal(positions[0], np.arange(500))
-    assert Counted.numbers <= 50 * seconds.size
 
 
 @settings(max_examples=60, deadline=None)

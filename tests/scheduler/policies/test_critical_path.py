@@ -10,7 +10,7 @@ from threadcast.core import Affinity, Case, CurveTable, Machine
 from threadcast.core.errors import InvalidInput, PlanError
 from threadcast.scheduler.policies import Launch, Problem, Running, State
 from threadcast.scheduler.policies.critical_path import CriticalPath, executor_counts
-from threadcast.scheduler.problem.levels import levels, rank_by_level
+from threadcast.scheduler.problem.levels import levels
 from threadcast.scheduler.simulation.simulator import makespan_s, simulate
 
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3), (2, 4)]
@@ -24,16 +24,6 @@ def test_a_level_is_the_longest_path_to_the_end() -> None:
     both = levels(graph, np.stack([seconds, np.ones(5)], axis=1))
     assert both[:, 0].tolist() == [10.0, 8.0, 9.0, 3.0, 7.0]
     assert both[:, 1].tolist() == [3.0, 2.0, 2.0, 1.0, 1.0]
-
-
-def test_equal_levels_rank_by_position() -> None:
-    assert rank_by_level(np.array([1.0, 3.0, 3.0, 2.0])) == [3, 0, 1, 2]
-
-
-def test_levels_hold_the_time_at_the_executors_width() -> None:
-    problem = problem_of([{1: 4.0, 2: 3.0, 4: 2.0}, {1: 1.0, 2: 0.5, 4: 0.25}], [(0, 1)])
-    assert CriticalPath(problem, executors=2).level.tolist() == [3.5, 0.5]
-    assert CriticalPath(problem, executors=1).level.tolist() == [2.25, 0.25]
 
 
 def test_the_highest_level_goes_first() -> None:
@@ -73,12 +63,6 @@ def test_an_op_whose_curve_ends_early_runs_on_part_of_its_executor() -> None:
         "a": (0, 1),
         "b": (0, 1, 2, 3),
     }
-
-
-def test_a_view_runs_on_one_core_of_its_executor() -> None:
-    problem = problem_of([{1: 0.0, 4: 0.0}], kinds="v")
-    (op,) = simulate(CriticalPath(problem, executors=1)).ops
-    assert op.cores == (0,)
 
 
 def test_the_light_executor_takes_tiny_ops_on_the_last_core() -> None:

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from tests.scheduler.policy_contract import PolicyContract, Watched
 from tests.scheduler.random_problems import problems
 from threadcast.core import Placement, Plan, Trace
-from threadcast.scheduler.bounds.lower_bounds import lower_bounds
-from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Policy, Problem, create, names
 from threadcast.scheduler.policies.plan_replay import PlanReplay
@@ -34,17 +32,6 @@ def order_on(core: int, schedule: Plan | Trace) -> list[str]:
     """Ops that take time on the first hardware thread of a core, in order."""
     used = [op for op in schedule.ops if core in op.cores and op.hardware_thread == 0 and op.duration_s]
     return [op.id for op in sorted(used, key=lambda op: op.start_s)]
-
-
-@pytest.mark.parametrize("name", names())
-@settings(max_examples=25, deadline=None)
-@given(problem=problems())
-def test_its_schedules_are_legal_and_never_beat_the_bound(name: str, problem: Problem) -> None:
-    trace = simulate(Watched(made(name, problem)))
-    check_schedule(problem.graph, trace, machine=problem.machine, oversubscribed=name in OVERSUBSCRIBING)
-    bounds = lower_bounds(problem)
-    gain = CoreSharing(problem.machine).core_throughput if any_shares_cores(trace.ops) else 1.0
-    assert bounds.best_s <= trace.makespan_s * gain * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", names())
@@ -82,29 +69,20 @@ def test_a_replay_keeps_cores_and_order_when_ops_take_other_times(problem: Probl
         assert order_on(core, trace) == order_on(core, planned)
 
 
-class TestFifo(PolicyContract):
-    """The suite that third parties subclass; the properties above cover the other built-in policies."""
+LIGHT = "critical_path with a light executor"
+
+
+class TestContract(PolicyContract):
+    """The suite that third parties subclass, on every policy."""
+
+    name = ""
+
+    @pytest.fixture(autouse=True, params=[*names(), LIGHT])
+    def named(self, request: pytest.FixtureRequest) -> None:
+        type(self).name, type(self).oversubscribes = request.param, request.param in OVERSUBSCRIBING
 
     @classmethod
     def make_policy(cls, problem: Problem) -> Policy:
-        return create("fifo", problem)
-
-
-class TestManualGrid(TestFifo):
-    oversubscribes = True
-
-    @classmethod
-    def make_policy(cls, problem: Problem) -> Policy:
-        return create("manual_grid", problem)
-
-
-class TestStrategies(TestFifo):
-    @classmethod
-    def make_policy(cls, problem: Problem) -> Policy:
-        return create("strategies", problem)
-
-
-class TestCriticalPath(TestFifo):
-    @classmethod
-    def make_policy(cls, problem: Problem) -> Policy:
-        return create("critical_path", problem, light_executor=len(problem.machine) > 1)
+        if cls.name == LIGHT:
+            return create("critical_path", problem, light_executor=len(problem.machine) > 1)
+        return made(cls.name, problem)

@@ -4,55 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from heapq import heapreplace
 from itertools import combinations, product
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from tests.scheduler.policy_contract import PolicyContract
 from tests.scheduler.random_problems import graph_of, problem_of, problems
 from threadcast.core import Affinity, Case, CurveTable, Machine
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.policies import Policy, Problem, stage_cost
+from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.policies.ios import Ios
-from threadcast.scheduler.policies.stage_cost import StageCosts
 from threadcast.scheduler.policies.stage_search import cuts
+from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import simulate
-
-
-class TestContract(PolicyContract):
-    @classmethod
-    def make_policy(cls, problem: Problem) -> Policy:
-        return Ios(problem)
-
-
-class TestWithoutSearch(PolicyContract):
-    @classmethod
-    def make_policy(cls, problem: Problem) -> Policy:
-        return Ios(problem, candidates=1)
-
-
-def test_ops_that_do_not_scale_run_side_by_side_and_others_in_turn() -> None:
-    policy = Ios(problem_of([{1: 4.0, 2: 2.5}] * 2, cores=2))
-    assert ([sorted(stage) for stage in policy.stages], policy.predicted_s) == ([[(0,), (1,)]], 4.0)
-    policy = Ios(problem_of([{1: 4.0, 2: 1.5}] * 2, cores=2))
-    assert (sorted(policy.stages), policy.predicted_s) == ([((0,),), ((1,),)], 3.0)
-
-
-def test_a_group_of_dependent_ops_runs_in_sequence_beside_another() -> None:
-    """a then b take 2 s, as c does beside them; ops by themselves would take 3 s in two stages."""
-    problem = problem_of([{1: 1.0}, {1: 1.0}, {1: 2.0}], [(0, 1)], cores=2)
-    policy = Ios(problem)
-    assert [sorted(stage) for stage in policy.stages] == [[(0, 1), (2,)]]
-    assert policy.predicted_s == simulate(policy).makespan_s == 2.0
-    assert Ios(problem, group_ops=1).predicted_s == simulate(Ios(problem, group_ops=1)).makespan_s == 3.0
-
-
-def test_curves_may_start_above_one_thread() -> None:
-    policy = Ios(problem_of([{3: 2.0, 4: 1.5}, {4: 1.0}]))
-    assert policy.predicted_s == simulate(policy).makespan_s == 2.5
 
 
 def test_a_stage_has_at_most_so_many_groups() -> None:
@@ -60,20 +25,6 @@ def test_a_stage_has_at_most_so_many_groups() -> None:
     assert Ios(problem).predicted_s == 2.0
     assert Ios(problem, groups=2).predicted_s == 4.0
     assert Ios(problem, groups=1).predicted_s == 6.0
-
-
-def test_cores_are_shared_so_that_the_slowest_group_ends_soonest() -> None:
-    """One core for b, three for a: 3 s; in turn they would take 2.5 + 2 s."""
-    policy = Ios(problem_of([{1: 8.0, 2: 4.0, 3: 3.0, 4: 2.5}, {1: 2.0, 2: 1.9}]))
-    trace = simulate(policy)
-    assert {op.id: (op.threads, op.start_s, op.finish_s) for op in trace.ops} == {"a": (3, 0, 3), "b": (1, 0, 2)}
-
-
-def test_an_op_of_a_group_takes_its_fastest_count_within_the_groups_cores() -> None:
-    """a is fastest on two cores, b on three; c, beside them, needs the fourth core."""
-    policy = Ios(problem_of([{1: 3.0, 2: 1.0, 3: 2.0}, {1: 6.0, 3: 2.0}, {1: 3.0}], [(0, 1)]))
-    assert {op.id: op.threads for op in simulate(policy).ops} == {"a": 2, "b": 3, "c": 1}
-    assert policy.predicted_s == simulate(policy).makespan_s == 3.0
 
 
 def test_no_op_of_a_stage_starts_before_the_one_before_has_ended() -> None:
@@ -175,31 +126,9 @@ def test_no_stages_are_shorter(problem: Problem) -> None:
     found_s = least_s(problem, frozenset(range(len(problem.graph))))
     policy = Ios(problem)
     assert math.isclose(policy.predicted_s, found_s, abs_tol=1e-12)
-    assert policy.predicted_s <= Ios(problem, candidates=1).predicted_s + 1e-12
-
-
-@settings(deadline=None)
-@given(problem=problems())
-def test_stages_of_long_curves_are_those_that_step_by_step_come_out(problem: Problem) -> None:
-    groups = [(op,) for op in range(min(len(problem.graph), 5))]
-    found = []
-    for long in (0, 10_000):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stage_cost, "LONG_CURVES", long)
-            found.append(StageCosts(problem).stage(groups))
-    assert found[0] == found[1]
-
-
-def test_stages_of_long_curves_take_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[int] = []
-
-    def counted(heap: list[tuple[float, int]], item: tuple[float, int]) -> tuple[float, int]:
-        steps.append(1)
-        return heapreplace(heap, item)
-
-    monkeypatch.setattr(stage_cost, "heapreplace", counted)
-    problem = problem_of([{n: work * (0.01 + 1 / n) for n in range(1, 401)} for work in (1.0, 2.0, 3.0)], cores=400)
-    stage = StageCosts(problem).stage([(0,), (1,), (2,)])
-    assert stage is not None
-    assert sum(group.cores for group in stage.groups) >= 398
-    assert len(steps) <= 20
+    level_by_level = Ios(problem, candidates=1)
+    assert policy.predicted_s <= level_by_level.predicted_s + 1e-12
+    for made in (policy, level_by_level):
+        trace = simulate(made)
+        check_schedule(problem.graph, trace, machine=problem.machine)
+        assert math.isclose(trace.makespan_s, made.predicted_s, abs_tol=1e-12)

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduler.policy_contract import PolicyContract
 from tests.scheduler.random_problems import problem_of
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.bounds.allotment_lp import relax
 from threadcast.scheduler.planner import plan
-from threadcast.scheduler.policies import Policy, Problem, create
+from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.policies.lp_rounding import LpRounding, widest_of
-
-
-class TestLpRounding(PolicyContract):
-    @classmethod
-    def make_policy(cls, problem: Problem) -> Policy:
-        return create("lp_rounding", problem)
 
 
 def threads_of(problem: Problem, **options: float) -> list[int]:

@@ -5,18 +5,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
-from tests.scheduler.policy_contract import PolicyContract
 from tests.scheduler.random_problems import graph_of, problem_of, problems
 from threadcast.core import Affinity, Case, CurveTable, Machine
-from threadcast.scheduler.policies import Policy, Problem
+from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.policies.sequential import Sequential
 from threadcast.scheduler.simulation.simulator import simulate
-
-
-class TestContract(PolicyContract):
-    @classmethod
-    def make_policy(cls, problem: Problem) -> Policy:
-        return Sequential(problem)
 
 
 def test_the_width_of_the_least_sum_is_taken() -> None:
@@ -35,10 +28,6 @@ def test_an_op_takes_its_largest_offered_count_and_a_view_one_thread() -> None:
     policy = Sequential(problem_of([{1: 8.0, 4: 1.0}, {1: 1.0, 2: 1.5}, {1: 0.0, 4: 0.0}], kinds="xyv"))
     assert policy.total_s == 2.5
     assert {op.id: len(op.cores) for op in simulate(policy).ops} == {"a": 4, "b": 2, "c": 1}
-
-
-def test_widths_that_are_too_narrow_for_an_op_are_left_out() -> None:
-    assert Sequential(problem_of([{1: 1.0, 4: 9.0}, {3: 1.0}])).width == 3
 
 
 def test_an_op_that_prefers_it_gets_one_thread_a_cache_group() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.scheduler.random_problems import hybrid_problem, problem_of
-from threadcast.core import Machine, Trace
+from threadcast.core import Trace
 from threadcast.core.errors import InvalidInput, PlanError
 from threadcast.scheduler.policies import create
 from threadcast.scheduler.policies.manual_grid import ManualGrid
-from threadcast.scheduler.policies.uniform import Uniform, teams_of
+from threadcast.scheduler.policies.uniform import Uniform
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import makespan_s, simulate
 
@@ -25,11 +25,6 @@ def test_fifo_runs_ops_in_the_order_in_which_they_become_ready_on_all_cores() ->
     assert [op.id for op in trace.ops] == ["a", "b", "c", "d", "e"]
     assert {op.threads for op in trace.ops} == {4}
     assert trace.makespan_s == 5.0
-
-
-def test_fifo_takes_a_global_thread_count() -> None:
-    problem = problem_of([{1: 9.0, 2: 5.0, 4: 1.0}] * 2)
-    assert spans(simulate(create("fifo", problem, threads=2))) == {"a": (0, 5, 2), "b": (5, 10, 2)}
 
 
 def test_uniform_runs_inter_ops_at_once_on_cores_of_their_own() -> None:
@@ -53,26 +48,6 @@ def test_teams_that_overlap_in_part_never_use_a_hardware_thread_twice() -> None:
     teams = Uniform(problem_of([{1: 1.0}] * 9, cores=5), inter=5, intra=3).teams
     used = [(core, team.hardware_thread) for team in teams for core in team.cores]
     assert len(set(used)) == len(used) == 15
-
-
-def test_many_teams_are_laid_out_without_looking_at_each_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[int] = []
-
-    class Watched:
-        """A team that notes when it is looked at."""
-
-        def __init__(self, cores: tuple[int, ...], hardware_thread: int) -> None:
-            self._cores, self.hardware_thread = cores, hardware_thread
-
-        @property
-        def cores(self) -> tuple[int, ...]:
-            looked_at.append(1)
-            return self._cores
-
-    monkeypatch.setattr("threadcast.scheduler.policies.uniform.Team", Watched)
-    teams = teams_of(problem_of([{1: 1.0}] * 200, cores=150), 200, 1)
-    assert len(looked_at) <= 200
-    assert [(team.cores, team.hardware_thread) for team in teams[149:152]] == [((149,), 0), ((0,), 1), ((1,), 1)]
 
 
 def test_oversubscribed_ops_share_their_cores() -> None:
@@ -136,16 +111,6 @@ def test_the_grid_uses_no_hardware_thread_that_a_core_has_not() -> None:
         ManualGrid(problem, inter=(3,), intra=(2,), oversubscribed=False)
     trace = simulate(ManualGrid(problem, inter=(1, 2, 3), intra=(2,), oversubscribed=False))
     check_schedule(problem.graph, trace, machine=problem.machine)
-
-
-def test_the_grid_reads_the_cores_of_a_wide_machine_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for each core would be 4096 times 4096 cores for each setting: 20 s for a graph of four ops."""
-    problem = problem_of([{64: 1.0, 1024: 0.5}] * 2, cores=1024)
-    asked: list[int] = []
-    most = Machine.threads_per_core.fget
-    monkeypatch.setattr(Machine, "threads_per_core", property(lambda machine: asked.append(1) or most(machine)))
-    ManualGrid(problem, oversubscribed=False)
-    assert 0 < len(asked) < 1024
 
 
 def test_the_grid_tries_settings_that_only_hyper_threads_make_best() -> None:

@@ -30,11 +30,8 @@ def test_points_in_between_are_interpolated_in_log_log_and_marked_so() -> None:
     table = curves_of(graph_of([{1: 1.0, 4: 0.25}]), Machine.uniform("m", 4))
     assert table.seconds[0].tolist() == pytest.approx([1.0, 0.5, 1 / 3, 0.25])
     assert table.source[0].tolist() == [MEASURED, INTERPOLATED, INTERPOLATED, MEASURED]
-
-
-def test_times_of_zero_are_interpolated_linearly() -> None:
-    table = curves_of(graph_of([{1: 2.0, 3: 0.0}]), Machine.uniform("m", 3))
-    assert table.seconds[0].tolist() == [2.0, 1.0, 0.0]
+    to_nothing = curves_of(graph_of([{1: 2.0, 3: 0.0}]), Machine.uniform("m", 3))
+    assert to_nothing.seconds[0].tolist() == [2.0, 1.0, 0.0], "linearly where a time is 0"
 
 
 def test_nothing_is_guessed_outside_the_given_counts() -> None:
@@ -77,26 +74,6 @@ def test_a_graph_with_curves_for_some_ops_only_is_refused() -> None:
         curves_of(partial, Machine.uniform("m", 2))
 
 
-def test_seconds_whose_sums_could_overflow_are_refused() -> None:
-    graph, machine = graph_of([{1: 1e308}, {1: 1e308}]), Machine.uniform("m", 1)
-    with pytest.raises(PlanError, match=r"at most 1e\+12, got 1e\+308; check their unit"):
-        Problem(graph, curves_of(graph, machine), machine)
-
-
-def test_an_op_that_needs_more_cores_than_there_are_is_refused() -> None:
-    graph = graph_of([{1: 1.0}, {4: 1.0, 8: 0.5}])
-    machine = Machine.uniform("m", 2)
-    with pytest.raises(PlanError, match="op 'b' is given for 4 to 8 threads, where 2 cores have no case"):
-        curves_of(graph, machine)
-
-
-def test_a_problem_on_fewer_cores_than_a_curve_needs_is_refused() -> None:
-    graph = graph_of([{1: 1.0}, {4: 1.0, 8: 0.5}])
-    table = curves_of(graph, Machine.uniform("m", 8))
-    with pytest.raises(PlanError, match="op 'b' has no case that fits 2 cores"):
-        Problem(graph, table, Machine.uniform("m", 2))
-
-
 @given(
     curve=st.dictionaries(st.integers(1, 12), st.floats(1e-9, 1e3), min_size=1, max_size=5),
     cores=st.integers(1, 16),
@@ -115,6 +92,22 @@ def test_interpolated_points_lie_between_their_neighbours(curve: dict[int, float
             assert ends[0] * (1 - 1e-9) <= seconds <= ends[1] * (1 + 1e-9)
 
 
-def test_a_graph_without_ops_has_no_curves() -> None:
-    with pytest.raises(PlanError, match="no ops"):
-        curves_of(graph_of([]), Machine.uniform("m", 2))
+@pytest.mark.parametrize(
+    ("curves", "cores", "why"),
+    [
+        ([], 2, "no ops"),
+        ([{1: 1.0}, {4: 1.0, 8: 0.5}], 2, "op 'b' is given for 4 to 8 threads, where 2 cores have no case"),
+        ([{1: 1e308}, {1: 1e308}], 1, r"at most 1e\+12, got 1e\+308; check their unit"),
+    ],
+)
+def test_curves_that_cannot_be_planned_are_refused(curves: list[dict[int, float]], cores: int, why: str) -> None:
+    graph, machine = graph_of(curves), Machine.uniform("m", cores)
+    with pytest.raises(PlanError, match=why):
+        Problem(graph, curves_of(graph, machine), machine)
+
+
+def test_a_problem_on_fewer_cores_than_a_curve_needs_is_refused() -> None:
+    graph = graph_of([{1: 1.0}, {4: 1.0, 8: 0.5}])
+    table = curves_of(graph, Machine.uniform("m", 8))
+    with pytest.raises(PlanError, match="op 'b' has no case that fits 2 cores"):
+        Problem(graph, table, Machine.uniform("m", 2))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 
 from tests.scheduler.random_problems import problem_of, problems
 from threadcast.core.errors import PlanError
 from threadcast.scheduler.policies import Problem
-from threadcast.scheduler.problem import uniform_width
 from threadcast.scheduler.problem.uniform_width import best_width, team_times
 
 
@@ -28,16 +25,3 @@ def test_widths_at_which_some_op_cannot_run_are_left_out() -> None:
     with pytest.raises(PlanError, match="teams of 1 cannot run it"):
         team_times(problem, 1)
     assert best_width(problem)[0] == 2
-
-
-def test_the_best_of_many_widths_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def watched(problem: Problem, width: int) -> Any:
-        asked.append(width)
-        return team_times(problem, width)
-
-    monkeypatch.setattr(uniform_width, "team_times", watched)
-    problem = problem_of([{count: 1.0 + abs(count - 70) for count in range(1, 101)}] * 3, cores=100)
-    assert best_width(problem)[0] == 70
-    assert asked == [70]

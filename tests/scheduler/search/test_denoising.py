@@ -69,10 +69,7 @@ def test_plans_for_them_are_shorter_in_truth() -> None:
 @pytest.mark.parametrize("half_width", [0.0, 0.05])
 def test_certain_curves_stay(half_width: float) -> None:
     assert denoised(problem_of(true_seconds(60), half_width)) is None
-
-
-def test_few_curves_stay() -> None:
-    assert denoised(problem_of(true_seconds(FEWEST_CURVES - 1), 0.2)) is None
+    assert denoised(problem_of(true_seconds(FEWEST_CURVES - 1), 0.2)) is None, "and a few uncertain ones"
 
 
 def test_ops_of_no_time_stay_and_do_not_keep_others_from_being_denoised() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.scheduler.random_problems import graph_of, hybrid_problem, problem_of
-from threadcast.core import Trace
+from threadcast.core import Machine, Trace
 from threadcast.core.errors import IllegalLaunch, InvalidInput, PlanError
 from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.policies import Launch, Policy, Problem, Running, State, create
@@ -113,17 +113,6 @@ def test_interference_that_breaks_its_contract_is_refused() -> None:
             simulate(Script(problem, each_on_its_own_core), interference=Factors(lambda together, op, w=wrong: w))
 
 
-def test_two_ops_on_the_same_cores_share_them() -> None:
-    """Both of 1.03 s on both cores: the pair takes 2 / 1.03 times as long as one of them."""
-    problem = problem_of([{2: 1.03}, {2: 1.03}], cores=2, threads_per_core=2)
-
-    def together(state: State) -> list[Launch]:
-        return [Launch(op, (0, 1), 2, hardware_thread=lane) for lane, op in enumerate(state.ready)]
-
-    trace = simulate(Script(problem, together))
-    assert trace.makespan_s == pytest.approx(2.0)
-
-
 def test_an_op_goes_on_at_full_pace_when_the_one_beside_it_ends() -> None:
     """b is done at 2 s; a has 4 - 1.03 s left by then."""
     problem = problem_of([{2: 4.0}, {2: 1.03}], cores=2, threads_per_core=2)
@@ -136,37 +125,34 @@ def test_an_op_goes_on_at_full_pace_when_the_one_beside_it_ends() -> None:
     assert trace["a"] == (0, pytest.approx(2.0 + 4.0 - 1.03))
 
 
-def test_time_slices_of_one_hardware_thread_gain_nothing() -> None:
-    sharing = CoreSharing(problem_of([{1: 1.0}], cores=2).machine)
-    beside = [Running(op, (0, 1), 2, 0.0, 1.0, hardware_thread=op) for op in range(3)]
-    assert sharing.slowdowns(beside) == [3.0, 3.0, 3.0]
+def at(op: int, *cores: int, threads: int | None = None, hardware_thread: int = 0) -> Running:
+    return Running(op, cores, threads or len(cores), 0.0, 1.0, hardware_thread)
 
 
-def test_only_cores_with_two_hardware_threads_gain_by_two_ops() -> None:
-    sharing = CoreSharing(hybrid_problem([{1: 1.0}], fast=1, small=1).machine, core_throughput=1.25)
-    beside = [Running(op, (core,), 1, 0.0, 1.0, op % 2) for op, core in enumerate((0, 0, 1, 1))]
-    assert sharing.slowdowns(beside) == [1.6, 1.6, 2.0, 2.0]
+ONE, TWO, FOUR = (problem_of([{1: 1.0}], cores=2, threads_per_core=n).machine for n in (1, 2, 4))
+HYBRID = hybrid_problem([{1: 1.0}], fast=1, small=1).machine
 
 
-def test_an_op_goes_as_fast_as_on_its_slowest_core() -> None:
-    sharing = CoreSharing(problem_of([{1: 1.0}], cores=4, threads_per_core=2).machine, core_throughput=1.25)
-    running = [Running(0, (0, 1, 2, 3), 4, 0, 1), Running(1, (3,), 1, 0, 1, 1)]
-    assert sharing.slowdowns(running) == [1.6, 1.6]
-    assert sharing.slowdowns(running[:1]) == [1.0]
-
-
-def test_threads_beyond_the_cores_take_their_share_of_what_they_overlap() -> None:
-    """Four threads on two cores beside two threads on the same: 3 a core, of which the first op has two."""
-    sharing = CoreSharing(problem_of([{1: 1.0}], cores=2, threads_per_core=4).machine, core_throughput=1.0)
-    running = [Running(0, (0, 1), 4, 0, 1), Running(1, (0, 1), 2, 0, 1, 2)]
-    assert sharing.slowdowns(running) == [1.5, 3.0]
-    assert sharing.slowdowns(running[:1]) == [1.0]
-
-
-def test_an_ops_own_further_threads_neither_help_nor_harm() -> None:
-    sharing = CoreSharing(problem_of([{1: 1.0}], cores=2, threads_per_core=4).machine, core_throughput=1.25)
-    assert sharing.slowdowns([Running(0, (0, 1), 4, 0, 1)]) == [1.0]
-    assert sharing.slowdowns([Running(0, (0, 1), 16, 0, 1)]) == [1.0]
+@pytest.mark.parametrize(
+    ("machine", "throughput", "running", "slower"),
+    [
+        (ONE, 1.0, [at(op, 0, 1, hardware_thread=op) for op in range(3)], [3.0] * 3),
+        (HYBRID, 1.25, [at(op, op // 2, hardware_thread=op % 2) for op in range(4)], [1.6, 1.6, 2, 2]),
+        (TWO, 1.25, [at(0, 0, 1), at(1, 1, hardware_thread=1)], [1.6, 1.6]),
+        (TWO, 1.25, [at(0, 0, 1)], [1.0]),
+        (FOUR, 1.0, [at(0, 0, 1, threads=4), at(1, 0, 1, hardware_thread=2)], [1.5, 3.0]),
+        (FOUR, 1.25, [at(0, 0, 1, threads=4)], [1.0]),
+        (FOUR, 1.25, [at(0, 0, 1, threads=16)], [1.0]),
+    ],
+    ids=[
+        "time slices gain nothing", "cores of one hardware thread gain nothing", "the slowest core counts",
+        "alone on two", "threads beyond the cores", "alone with more threads", "alone with too many",
+    ],
+)  # fmt: skip
+def test_ops_share_their_cores_by_threads(
+    machine: Machine, throughput: float, running: list[Running], slower: list[float]
+) -> None:
+    assert CoreSharing(machine, core_throughput=throughput).slowdowns(running) == slower
 
 
 @pytest.mark.parametrize(

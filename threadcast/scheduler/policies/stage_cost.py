@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
@@ -11,10 +10,6 @@ import numpy as np
 
 from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.useful_widths import useful_widths
-
-LONG_CURVES, HALVINGS = 300, 12
-"""Points of the curves of a stage's groups from which on its time is halved in on, and how often. On 1,024 cores IOS
-took 15 s for 150 ops without; shorter curves are as quickly walked along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +37,6 @@ class StageCosts:
         self._counts = problem.times.counts
         self._cores = len(problem.machine)
         self._curves: dict[tuple[int, ...], list[tuple[int, float]]] = {}
-        self._falling: dict[tuple[int, ...], list[float]] = {}
-        """The seconds of each of `_curves`, negative and so ascending."""
 
     def alone_s(self, op: int) -> float:
         """Return the seconds of an op that may use all cores."""
@@ -63,10 +56,8 @@ class StageCosts:
         left = self._cores - sum(curve[0][0] for curve in curves)
         if left < 0:
             return None
-        long = sum(map(len, curves)) > LONG_CURVES
-        at = self._nearly(curves, [self._falling[ops] for ops in groups]) if long else [0] * len(curves)
-        left -= sum(curve[here][0] - curve[0][0] for curve, here in zip(curves, at))
-        slowest = [(-curve[here][1], i) for i, (curve, here) in enumerate(zip(curves, at))]
+        at = [0] * len(curves)
+        slowest = [(-curve[0][1], i) for i, curve in enumerate(curves)]
         heapify(slowest)
         while True:
             i = slowest[0][1]
@@ -78,20 +69,6 @@ class StageCosts:
             heapreplace(slowest, (-curve[here + 1][1], i))
         shared = tuple(Group(ops, *curve[here]) for ops, curve, here in zip(groups, curves, at))
         return Stage(shared, -slowest[0][0])
-
-    def _nearly(self, curves: Sequence[list[tuple[int, float]]], falling: Sequence[list[float]]) -> list[int]:
-        """Where each group stands once all are as fast as some time that is hardly longer than the least possible one:
-        step by step that would take as many steps as there are cores."""
-        found, low_s, high_s = [0] * len(curves), 0.0, max(curve[0][1] for curve in curves)
-        for _ in range(HALVINGS):
-            middle_s = (low_s + high_s) / 2
-            tried = [bisect_left(seconds, -middle_s) for seconds in falling]
-            fits = all(here < len(curve) for curve, here in zip(curves, tried))
-            if fits and sum(curve[here][0] for curve, here in zip(curves, tried)) <= self._cores:
-                found, high_s = tried, middle_s
-            else:
-                low_s = middle_s
-        return found
 
     def greedy(self, ops: Sequence[int]) -> list[Stage]:
         """Return stages of these ops, which must not depend on each other: longest ops first, equally many in each.
@@ -123,5 +100,4 @@ class StageCosts:
             seconds = self._best[list(ops)].sum(axis=0)
             useful = np.flatnonzero(useful_widths(seconds[None])[0])
             found = self._curves[ops] = [(self._counts[i], float(seconds[i])) for i in useful.tolist()]
-            self._falling[ops] = [-point[1] for point in found]
         return found
