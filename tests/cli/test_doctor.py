@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import invoke
-from tests.core import trees
 from tests.waiting import HANGS_S
 from threadcast.cli.findings import (
     State,
     check_binding,
-    check_caches,
     check_compiler,
     check_counters,
     check_environment,
-    check_frequency,
     check_limits,
     check_load,
     check_packages,
@@ -26,7 +23,7 @@ from threadcast.cli.findings import (
 )  # fmt: skip
 from threadcast.collector.busy import Load
 from threadcast.collector.counters import CounterStatus, CountingPlan, Event
-from threadcast.core import Cache, Core, Machine, UsableCores, read_machine, usable_cores
+from threadcast.core import Machine, UsableCores, read_machine, usable_cores
 
 V1_CPU = Path("/sys/fs/cgroup/cpu")
 FOUR = UsableCores((0, 1, 2, 3), 4)
@@ -159,21 +156,6 @@ def test_counters_that_cannot_be_read_say_why_and_what_still_works():
     assert "--counters cachegrind" in none.advice
 
 
-@pytest.mark.parametrize(
-    ("governors", "state"),
-    [
-        ([], State.OK),
-        (["performance", "performance"], State.OK),
-        (["performance", "powersave"], State.NOTE),
-        (["schedutil"], State.NOTE),
-    ],
-)
-def test_a_governor_that_changes_frequency_is_noted(tmp_path, governors, state):
-    for cpu, governor in enumerate(governors):
-        trees.put(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", governor)
-    assert check_frequency(range(4), root=tmp_path).state is state
-
-
 def test_a_busy_machine_is_to_be_mended_before_timing():
     busy = check_load(Load(0.3, 0.9, 0.02, 4))
     assert (busy.state, busy.found) == (
@@ -198,13 +180,6 @@ def test_missing_packages_name_their_extra():
         ("fleet: no dask", "pip install 'threadcast[fleet]'"),
     ]
     assert check_packages(lambda name: True)[0].state is State.OK
-
-
-def test_cache_groups_are_counted_by_size():
-    cores = tuple(Core(i, (i,), 0 if i < 4 else i) for i in range(6))
-    finding = check_caches(Machine("m", cores, (Cache(2, 1, (0, 1, 2, 3)),)))
-    assert finding.found == "cache groups: 2 of 1 core, 1 of 4 cores; threads can lie compact or spread"
-    assert check_caches(Machine.uniform("m", 4)).state is State.NOTE
 
 
 @pytest.mark.needs_root

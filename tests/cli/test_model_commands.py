@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import getpass
 import json
-import os
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -16,7 +14,7 @@ from tests.cli.commands import invoke
 from tests.models.synthetic_ops import MACHINE, make_ops, measure_all, true_seconds
 from threadcast.cli.model_table import shown
 from threadcast.collector import calibration
-from threadcast.core import Case, Machine, Op, OpGraph, Sample, TensorSpec
+from threadcast.core import Case, Op, OpGraph, Sample, TensorSpec
 from threadcast.core.topology import read_machine
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.judgement import row_of
@@ -117,16 +115,6 @@ def test_the_training_table_fits_eighty_columns_and_names_the_alias(folder):
     assert all(f" {name} " in result.stdout for name in ("hill_climb", "ols", "roofline"))
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120, 160])
-def test_tables_have_no_broken_names_at_any_width(folder, monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", "120")  # which a pipe does not heed
-    monkeypatch.setattr("threadcast.cli.output.PIPED_COLUMNS", columns)
-    said = invoke("compare", "--model", "universal_scalability", "--samples", "3", "--jobs", "1").stdout
-    assert "universal_scalability " in said
-    assert ("speed-up" in said) == (columns == 160) or columns == 120
-    assert max(map(len, said.splitlines())) <= columns
-
-
 def test_a_model_that_cannot_be_fitted_is_not_registered_and_the_others_are(folder):
     with Store.open("few.sqlite") as store:
         store.add(measure_all(OPS[:4]))
@@ -136,15 +124,6 @@ def test_a_model_that_cannot_be_fitted_is_not_registered_and_the_others_are(fold
     assert result.exit_code == 0, result.output
     assert [model["version"] for model in json.loads(result.stdout)["models"]] == ["hill_climb@1"]
     assert "ols was not registered" in result.stderr
-
-
-@pytest.mark.parametrize("seconds", [1e308, 5e-324])
-def test_an_op_with_an_impossible_time_is_left_out_and_the_others_are_learned(folder, seconds):
-    with Store.open("store.sqlite") as store:
-        store.add([replace(m, samples=(Sample(seconds),)) for m in measure_all(make_ops(1, seed=9))])
-    found = document("train", *FAST)
-    assert list(found["left_out"]) == [make_ops(1, seed=9)[0].key]
-    assert len(found["models"]) == 3
 
 
 def test_milliseconds_among_seconds_are_flagged_and_the_versions_remember(folder):
@@ -215,16 +194,6 @@ def test_models_are_compared_on_the_store_by_left_out_networks(folder):
     for row in found["rows"]:
         assert row["accuracy"] <= 1
         assert row["regret_p95"] >= 0
-
-
-def test_models_are_compared_on_files_by_left_out_shapes_and_several_sample_counts(folder):
-    write_long_form(measure_all(OPS[:9]), "a.csv")
-    write_long_form(measure_all(OPS[9:]), "b.parquet")
-    found = document(
-        "compare", "a.csv", "b.parquet", "--model", "ols", "--samples", "1", "--samples", "4", "--jobs", "1"
-    )
-    assert found["split"] == "new_shape"
-    assert [(row["samples"], row["ops"]) for row in found["rows"]] == [(1.0, 18), (4.0, 18)]
 
 
 def test_a_file_that_is_no_table_of_measurements_is_refused(folder):
@@ -298,15 +267,6 @@ def test_aliases_move_and_go_back_from_the_command_line(folder):
     assert "hill_climb@2" in refused("models", "show", "hill_climb@9")
 
 
-def test_machines_can_be_left_out_with_some_of_their_ops_known(folder):
-    other = Machine.uniform("other", 8, group_size=2)
-    write_long_form([*measure_all(OPS), *measure_all(OPS, machine=other)], "two.csv")
-    split = ("compare", "two.csv", "--model", "hill_climb", "--jobs", "1", "--split", "new_machine")
-    assert document(*split)["rows"][0]["ops"] == 2 * len(OPS)
-    assert document(*split, "--known", "5")["rows"][0]["ops"] == 2 * (len(OPS) - 5)
-    refused("compare", "two.csv", "--model", "hill_climb", "--known", "5", code=2)
-
-
 @pytest.mark.system
 def test_training_on_a_dask_cluster_gives_the_same_models(folder):
     from distributed import LocalCluster
@@ -359,19 +319,6 @@ def test_a_model_that_forecasts_measured_ops_only_is_completed_by_the_untrained_
     assert said["seconds"][1] == alone["seconds"][1]
     assert set(said["source"][0]) == {"measured"}
     assert "measured" not in said["source"][1]
-
-
-@pytest.mark.parametrize("words", [("add-prior", "--alias", "next"), ("alias", "next", "champion")])
-def test_a_full_disk_under_the_registry_is_named(folder, monkeypatch, words):
-    document("models", "add-prior")
-
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    message = refused("models", *words)
-    assert str(folder / "threadcast" / "models") in message
-    assert message.strip().endswith(": No space left on device")
 
 
 def test_a_damaged_alias_does_not_hide_the_others(folder):

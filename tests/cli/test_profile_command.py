@@ -136,12 +136,6 @@ def test_an_unknown_model_is_refused_before_anything_is_timed(folder):
         assert store.counts().measurements == 0
 
 
-def test_cases_and_a_model_are_not_both_asked_for(folder):
-    result = profile("net.py:inference", "--cases", "all", "--model", "hill_climb")
-    assert result.exit_code == 2
-    assert "leave out --cases or --model" in result.stderr
-
-
 def counters_stored(folder: Path) -> dict[str, list[float | None]]:
     with Store.open(folder / "store.sqlite") as store:
         found = store.measurements()
@@ -214,10 +208,3 @@ def test_simulated_counts_are_stored_with_every_case_and_simulated_once(folder, 
     monkeypatch.setattr(CacheSimulator, "counts", fail)
     again = document(profile("net.py:inference", "--counters", "cachegrind", "--json"))
     assert (again["measured"], again["reused"]) == (0, found["measured"])
-
-
-@pytest.mark.parametrize("cases", ["0", "-1", "some", "1.5"])
-def test_an_impossible_number_of_cases_is_wrong_usage(folder, cases):
-    result = profile("net.py:build", "--cases", cases)
-    assert result.exit_code == 2
-    assert "all or a whole number" in result.stderr

@@ -84,14 +84,6 @@ def test_arm_without_smt_has_one_affinity_and_a_name(tmp_path):
     assert machine.cases() == tuple(Case(n) for n in range(1, 65))
 
 
-def test_hardware_threads_of_one_core_count_once(tmp_path):
-    cpus = trees.epyc_two_sockets(tmp_path, per_socket=8)
-    assert usable_cores(tmp_path, affinity=cpus).cores == 16
-    usable = usable_cores(tmp_path, affinity=[0, 16, 1])
-    assert (usable.cpus, usable.cores, usable.limited_by) == ((0, 1, 16), 2, "affinity mask 0-1,16")
-    assert read_machine(tmp_path, affinity=[0, 16, 1]).cores[0].cpus == (0, 16)
-
-
 def test_offline_cpus_are_not_used(tmp_path):
     cpus = trees.epyc_two_sockets(tmp_path, per_socket=8, offline=[*range(16, 32), 5])
     machine = read_machine(tmp_path, affinity=range(32))
@@ -116,13 +108,6 @@ def test_a_cpuset_limits_the_machine_and_is_named(tmp_path):
     assert (len(machine), len(machine.groups)) == (8, 1)
 
 
-def test_a_version_1_cpuset_limits_the_machine(tmp_path):
-    trees.plain(tmp_path, 16)
-    files = {"cpuset/cpuset.effective_cpus": "0-15", "cpuset/docker/a/cpuset.effective_cpus": "4-7"}
-    trees.cgroup_v1(tmp_path, "/docker/a", files)
-    assert usable_cores(tmp_path, affinity=range(16)).cpus == (4, 5, 6, 7)
-
-
 def test_a_quota_of_one_and_a_half_cpus_leaves_one_whole_core(tmp_path):
     trees.plain(tmp_path, 8)
     trees.cgroup_v2(tmp_path, "/", {"cpu.max": "150000 100000"})
@@ -130,12 +115,6 @@ def test_a_quota_of_one_and_a_half_cpus_leaves_one_whole_core(tmp_path):
     assert (usable.cores, usable.quota, usable.limited_by) == (1, 1.5, "cgroup quota of 1.5 CPUs")
     assert len(usable.cpus) == 8
     assert len(read_machine(tmp_path, affinity=range(8))) == 1
-
-
-def test_a_quota_counts_cpus_while_cores_have_two_threads_each(tmp_path):
-    cpus = trees.epyc_two_sockets(tmp_path, per_socket=8)
-    trees.cgroup_v2(tmp_path, "/", {"cpu.max": "400000 100000"})
-    assert usable_cores(tmp_path, affinity=cpus).cores == 4
 
 
 @pytest.mark.parametrize("controllers", ["cpu", "cpu,cpuacct", "cpuacct,cpu"])
@@ -177,26 +156,12 @@ def test_a_group_out_of_sight_leaves_the_mounts_own_limits(tmp_path, own, shown)
     assert usable_cores(tmp_path, affinity=range(8)).quota == 2.0
 
 
-def test_the_usual_mount_points_serve_where_mountinfo_is_missing(tmp_path):
-    trees.plain(tmp_path, 8)
-    trees.put(tmp_path, "proc/self/cgroup", "0::/a")
-    trees.put(tmp_path, "sys/fs/cgroup/a/cpu.max", "300000")
-    assert usable_cores(tmp_path, affinity=range(8)).quota == 3.0
-
-
 @pytest.mark.parametrize("text", ["", "max", "max 100000", "0 100000", "100000 0", "lots", "-1 100000", "1 2 3"])
 def test_what_is_no_quota_does_not_limit(tmp_path, text):
     trees.plain(tmp_path, 4)
     trees.cgroup_v2(tmp_path, "/", {"cpu.max": text})
     usable = usable_cores(tmp_path, affinity=range(4))
     assert (usable.cores, usable.quota) == (4, None)
-
-
-def test_without_any_file_every_cpu_of_the_mask_is_a_core(tmp_path):
-    usable = usable_cores(tmp_path, affinity=[0, 1, 2])
-    assert (usable.cores, usable.cpus, usable.limited_by) == (3, (0, 1, 2), None)
-    machine = read_machine(tmp_path, affinity=[0, 1, 2])
-    assert (len(machine), len(machine.groups), machine.caches) == (3, 1, ())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from tests.models.synthetic_ops import make_ops, measure, measure_all
 from tests.waiting import HANGS_S
 from threadcast.core import Machine
 from threadcast.models.learned_curve import LearnedCurve
-from threadcast.service import adapted_models
 from threadcast.service.adapted_models import AdaptedModels
 from threadcast.store import Store
 
@@ -92,11 +91,3 @@ def test_while_a_model_is_adapted_again_others_get_the_older_one(store):
         model.may_end.set()
         assert newer.result() is not older
     assert model.measured == [0, 1]
-
-
-def test_a_model_is_adapted_to_the_newest_measurements(store, monkeypatch):
-    monkeypatch.setattr(adapted_models, "MOST_READ", 7)
-    store.add(measure(op, NEW.cases()[0], machine=NEW) for op in OPS)
-    model = Counting()
-    AdaptedModels(store, store.last_measurement).of(model, "m@1", NEW)
-    assert model.measured == [7]

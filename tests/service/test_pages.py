@@ -132,15 +132,6 @@ def test_machines_are_drawn_core_by_core(client: FlaskClient) -> None:
     assert MACHINE.fingerprint in text
 
 
-def test_ops_are_searched_and_narrowed(client: FlaskClient) -> None:
-    _, text = page(client, f"/ops?q={OPS[0].key}")
-    assert "1–1 of 1 op" in text
-    _, text = page(client, f"/ops?kind={OPS[0].kind}&network=net")
-    assert OPS[0].key in text
-    _, text = page(client, "/ops?q=nothing-has-this")
-    assert "No op on this machine matches" in text
-
-
 def test_ops_come_in_pages_in_the_order_asked_for(client: FlaskClient, settings: ServiceSettings) -> None:
     many = [Op("relu", attributes={"n": i}) for i in range(120)]
     machine = Machine.uniform("other", 2)

@@ -14,7 +14,6 @@ from flask.testing import FlaskClient
 
 from tests.service.service_data import OPS
 from threadcast.core.errors import StoreError
-from threadcast.service import strict_json
 from threadcast.service.app import create_app
 from threadcast.service.settings import ServiceSettings
 
@@ -144,14 +143,6 @@ def test_a_body_of_too_many_values_is_not_decoded(settings: ServiceSettings) -> 
     problem = assert_problem(post(client, '{"graph": {"a": [1, 2, 3], "b": [4, 5]} no JSON'), 413)
     app.extensions["threadcast"].store.close()
     assert "max_body_values=8" in problem["detail"]
-
-
-def test_a_long_body_whose_turn_does_not_come_in_time_is_refused(client: FlaskClient) -> None:
-    body = json.dumps({"graph": "net", "padding": "a" * strict_json.LONG_BYTES})
-    with strict_json._one_long_body:
-        problem = assert_problem(post(client, body, X_Deadline_S="0.2"), 503)
-    assert "not done within 0.2 s" in problem["detail"]
-    assert_problem(post(client, body), 422, "/padding")
 
 
 def test_one_request_too_many_gets_429_and_the_place_comes_free_again(settings: ServiceSettings) -> None:

@@ -117,11 +117,6 @@ def test_threads_that_no_name_says_are_asked_for(tmp_path: Path) -> None:
         read(tmp_path, google_json(google("BM_gemm/nthreads:8/threads:2", threads=2)))
 
 
-def test_a_unit_that_google_benchmark_has_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"result 1, 'BM_a/threads:2': the time_unit 'min' must be s, ms, us, ns"):
-        read(tmp_path, google_json(google("BM_a/threads:2", unit="min")))
-
-
 def suite(tmp_path: Path, *benchmarks: tuple[str, dict[str, Any], list[list[float]]]) -> str:
     def run(name: str, metadata: dict[str, Any], values: list[float]) -> pyperf.Run:
         own = {"name": name, "loops": 2**10, "inner_loops": 2, "hostname": "vm", "runnable_threads": 9, "cpu_count": 64}

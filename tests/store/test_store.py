@@ -147,13 +147,6 @@ def test_pages_and_curves_read_no_more_than_an_index_gives_them(
         assert not [plan for plan in plans if "SCAN measurements" in plan]
 
 
-def test_more_keys_than_one_statement_takes_are_looked_up(store_url: Path | str, measure: Measure) -> None:
-    keys = [f"mm-{i:016x}" for i in range(70_000)]
-    with Store.open(store_url) as store:
-        store.add([measure()])
-        assert store.measurements(keys=[*keys, measure().op.key, measure().op.key]) == [measure()]
-
-
 def test_a_batch_with_a_key_is_added_once(store_url: Path | str, measure: Measure) -> None:
     with Store.open(store_url) as store:
         assert store.add([measure(1), measure(2)], idempotency_key="k") == 2

@@ -20,7 +20,6 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 from threadcast.core.errors import InvalidInput, NoStore, StoreError
 from threadcast.core.user_directories import user_data_dir
 from threadcast.store import sqlite_file
-from threadcast.store.latest import Latest
 from threadcast.store.schema import REVISIONS, VERSION_TABLE
 from threadcast.store.waits import WAIT_S, engine_options, hint, let_take_long, limit_session
 
@@ -57,7 +56,6 @@ class Database:
         self._wait_s = wait_s
         self._writing = threading.Lock()
         self._engine: Engine | None = _connect(parsed, wait_s)
-        self._latest = Latest(self._engine)
         try:
             self._bring_up_to_date(create=create)
         except BaseException:
@@ -74,7 +72,6 @@ class Database:
     def close(self) -> None:
         """Close all connections; closing again does nothing."""
         if self._engine is not None:
-            self._latest.close()
             self._engine.dispose()
             self._engine = None
 
@@ -90,13 +87,9 @@ class Database:
             yield connection
 
     def last_measurement(self) -> int:
-        """The id of the measurement stored last, 0 in an empty store; takes microseconds (`Latest`)."""
-        if self._engine is None:
-            raise StoreError(f"the store {self.name} is closed; open it again")
-        try:
-            return self._latest.id()
-        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
-            raise StoreError(f"{self.name}: {_reason(error, self._wait_s)}") from error
+        """The id of the measurement stored last, 0 in an empty store; ids are in the order of commits (`write`)."""
+        with self.read() as connection:
+            return int(connection.exec_driver_sql("SELECT max(id) FROM measurements").scalar() or 0)
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one transaction and return its result once it is on disk; StoreError where that fails.

@@ -145,7 +145,7 @@ class Store:
         return self._database.write(work)
 
     def last_measurement(self) -> int:
-        """A number that grows whenever any process stores measurements; reading it takes microseconds."""
+        """A number that grows whenever any process stores measurements."""
         return self._database.last_measurement()
 
     def ops_measured_since(self, number: int) -> set[str]:
