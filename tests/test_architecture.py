@@ -55,7 +55,7 @@ MOST = {
     "drawing": (260, 15),
     "networks": (1_690, 17),
     "threads": (880, 15),
-    "store": (5_450, 37),
+    "store": (5_410, 36),
     "collector": (2_910, 21),
     "service": (6_950, 58),
     "cli": (5_320, 40),
