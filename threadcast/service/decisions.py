@@ -51,7 +51,6 @@ def decide(asked: DecisionRequest) -> Response:
         if asked.graph is None and getattr(asked, name):
             raise FormatError(f"{name} goes with a graph; context has its own", pointer=f"/{name}")
     here = context()
-    deadline(here.settings.deadline_s)
     name, policy = _policy(asked, here)
     decided = computed_in_time(deadline(here.settings.deadline_s), lambda: _decide(policy, asked))
     return reply({"context": name, **decided})
