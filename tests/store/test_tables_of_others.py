@@ -35,11 +35,16 @@ def test_a_column_named_after_repetitions_describes_no_op(tmp_path: Path, column
     assert [column.removeprefix("feature.") in note for note in notes] == [True]
 
 
-@pytest.mark.parametrize(("values", "said"), [((1, 2, 3), True), ((0, 1), True), ((64, 128), False)])
-def test_a_column_that_may_number_repetitions_is_named(tmp_path: Path, values: tuple[int, ...], said: bool) -> None:
+@pytest.mark.parametrize(
+    ("values", "more", "said"),
+    [((1, 2, 3), "", True), ((0, 1), "", True), ((64, 128), "", False), ((1, 2, 3), ",repeat", False)],
+)
+def test_a_column_that_may_number_repetitions_is_named(
+    tmp_path: Path, values: tuple[int, ...], more: str, said: bool
+) -> None:
     notes: list[str] = []
-    rows = "".join(f"{m},{at},{n},1\n" for m in (8, 9) for at in values for n in (1, 4))
-    found = read(tmp_path, f"m,round,threads,seconds\n{rows}", notes)
+    rows = "".join(f"{m},{at},{n},1{more and ',0'}\n" for m in (8, 9) for at in values for n in (1, 4))
+    found = read(tmp_path, f"m,round,threads,seconds{more}\n{rows}", notes)
     assert len({m.op for m in found}) == 2 * len(values)
     assert any("if it numbers repetitions: --column 'repeat=round'" in note for note in notes) == said
 

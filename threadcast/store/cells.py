@@ -10,17 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 from threadcast.core.errors import FormatError
+from threadcast.store.column_names import REPETITION
 from threadcast.store.table_files import TableFile
 
 Row = Sequence[Any]
 """The cells of one row, in the order of the columns."""
 _KNOWN = ("machine", "op", "id", "threads", "affinity", "repeat", "seconds")
 _PREFIXES = ("feature.", "counter.", "json.")
-
-_REPETITION = re.compile(
-    r"(trial|run|rep|iteration|repetition|repeat|sample|pass|seed)([ _.-]?(id|index|no|nr|num|number))?", re.I
-)
-"""Names of columns that number the repetitions of a measurement, and describe no op."""
 
 _AMBIGUOUS = re.compile(
     r"[+\-\u2212]?(\d+,\d*|,\d+)(e[+-]?\d+)?"  # 2,5
@@ -77,7 +73,7 @@ class Cells:
                 for name, at in self.columns.items()
                 if name and name not in _KNOWN and not name.startswith(_PREFIXES) and name not in self.table.nested
             }
-        self.repetitions = [name for name in found if _REPETITION.fullmatch(name)]
+        self.repetitions = [name for name in found if REPETITION.fullmatch(name)]
         found = {name: at for name, at in found.items() if name not in self.repetitions}
         return found or {name: at for name, at in self.columns.items() if name == "id" and "repeat" not in self.columns}
 

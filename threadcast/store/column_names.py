@@ -48,6 +48,10 @@ _RESULT = re.compile(
 )
 DATE = re.compile(r"(?:.*_)?(?:date|timestamp|datetime|utc)(?:_.*)?")
 TIME_UNIT = re.compile(r"(?:time_)?units?")
+REPETITION = re.compile(
+    r"(?:trial|run|rep|iteration|repetition|repeat|sample|pass|seed)(?:[ _.-]?(?:id|index|no|nr|num|number))?", re.I
+)
+"""Names, as they are written, of columns that number the repetitions of a measurement, and describe no op."""
 _COUNT = r"(?:t|th|thr|nt|(?:omp_)?(?:n|num)?_?threads?|cores?|cpus?|procs?|workers?)"
 OF_COUNT = re.compile(rf"(?:(?:time|seconds|wall|runtime|latency)_?)?{_COUNT}?_?(?P<n>[1-9]\d*)_?{_COUNT}?")
 """Names of times at a number of threads, without their unit: "t4", "threads_4", "4 cores", "4"."""

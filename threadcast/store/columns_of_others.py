@@ -19,6 +19,7 @@ from threadcast.store.column_names import (
     DATE,
     OF_COUNT,
     OTHERS,
+    REPETITION,
     THREADS,
     THREADS_OF_EACH,
     TIME_UNIT,
@@ -324,7 +325,10 @@ class _Finding:
         return not parts or sum(parts) < _AT_ALL * len(parts)
 
     def _may_number_repetitions(self, at: int, others: Sequence[int]) -> bool:
-        """Whether a column has the numbers 0 or 1 to n for whatever the `others` say, as a grid of sizes may have."""
+        """Whether a column has the numbers 0 or 1 to n for whatever the `others` say, as a grid of sizes may have, and
+        nothing tells repetitions."""
+        if "repeat" in self.at or REPETITION.fullmatch(self.table.columns[at].removeprefix("feature.")):
+            return False
         values: dict[tuple[str, ...], set[float | None]] = {}
         for _, cells in self.rows:
             if not isinstance(cells, FormatError):
