@@ -60,7 +60,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, repeated: bool =
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     recorder = Recorder()
     with module.left_alone(function, *own_classes(inputs)) as recorder.caches:
-        captured = _capture(call, groups, inputs, recorder, settings=None, split=True, repeated=repeated)
+        captured = _capture(call, groups, inputs, recorder, settings=None, repeated=repeated)
     check_constants(captured.program, captured.held, captured.written, module.reached)
     return captured
 
@@ -89,7 +89,7 @@ def capture_graph(
 
     examples = tuple(value.detach() if isinstance(value, Tensor) else value for value in inputs)
     group = {f"weight {i}": weight for i, weight in enumerate(weights or ())}
-    captured = _capture(call, {"parameter": group}, examples, recorder, settings=None, split=True)
+    captured = _capture(call, {"parameter": group}, examples, recorder, settings=None)
     if captured.written:
         raise CaptureError("cannot capture: a graph writes to an input of its own")
     shapes = tuple(value.to("meta") for value in captured.arguments)
@@ -107,7 +107,6 @@ def capture_training(
     target: Any,
     *,
     gradients: bool = False,
-    split: bool = True,
 ) -> Captured:
     """Capture one step: `loss(model(*inputs), target)`, its gradients and the optimizer's update.
 
@@ -121,7 +120,7 @@ def capture_training(
         return {"loss": value, "outputs": outputs}, value
 
     data = tuple(inputs), target
-    return capture_step(model, objective, optimizer, data, functions=(loss,), gradients=gradients, split=split)
+    return capture_step(model, objective, optimizer, data, functions=(loss,), gradients=gradients)
 
 
 @told_apart
@@ -134,7 +133,6 @@ def capture_step(
     *,
     functions: Sequence[Callable[..., Any]] = (),
     gradients: bool = False,
-    split: bool = True,
     repeated: bool = False,
     most_norm: float | None = None,
 ) -> Captured:
@@ -144,8 +142,7 @@ def capture_step(
     gradient and are not the optimizer's: of all with `NoUpdate`. `functions` are those that `objective` calls.
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
     With `most_norm` gradients are clipped before the update, as `torch.nn.utils.clip_grad_norm_` does it for all of the
-    model's. `split` divides an operator that computes several gradients into one op for each. `repeated` is as that
-    of `capture_forward`. CaptureError says why a step cannot be captured;
+    model's. `repeated` is as that of `capture_forward`. CaptureError says why a step cannot be captured;
     OptimizerRefused, which is one, that it is for the optimizer.
     """
     check_supported(model)
@@ -154,9 +151,7 @@ def capture_step(
     recorder = Recorder()
     step = TrainingStep(model, objective, optimizer, recorder, gradients=gradients, most_norm=most_norm)
     with step.module.left_alone(model, *functions, *own_classes(data)) as recorder.caches:
-        captured = _capture(
-            step, step.groups, data, recorder, settings=step.settings, split=split, repeated=repeated
-        )  # fmt: skip
+        captured = _capture(step, step.groups, data, recorder, settings=step.settings, repeated=repeated)
         captured = replace(captured, others=step.others)
     constants = (
         captured.held.get(slot) for slot, entry in enumerate(captured.program.inputs) if entry.role == "constant"
@@ -174,7 +169,6 @@ def _capture(
     recorder: Recorder,
     *,
     settings: SettingInputs | None,
-    split: bool,
     repeated: bool = False,
 ) -> Captured:
     first = sum(map(len, groups.values()))
@@ -189,7 +183,7 @@ def _capture(
         is_tensor = isinstance(leaf, Tensor)
         paths.append(Input("input", f"argument {i}") if is_tensor else Input("constant", f"{FIXED_ARGUMENT}{i}"))
     given = [*(tensor for group in groups.values() for tensor in group.values()), *leaves]
-    lowered = lower(recording, [*inputs, *paths], given, split=split)
+    lowered = lower(recording, [*inputs, *paths], given)
     if not lowered.program.nodes:
         raise CaptureError("cannot capture: nothing is computed")
     check_kernels(lowered.program.nodes, lowered.graph.ops)

@@ -159,18 +159,10 @@ def _around_exceptions(
     relevant: list[int] = []  # each op that raises or writes has one bit in `reached`
     raises = held = 0  # the bits of those up to here
     reached = [0] * len(nodes)
-    gates: dict[int, int | None] = {}
-    for i, node in enumerate(nodes):
+    for i in range(len(nodes)):
         for first in before[i]:
             reached[i] |= reached[first]
         missing = ((raises if writing[i] else 0) | (held if raising[i] else 0)) & ~reached[i]
-        if missing and node.phase == "update":  # one edge for all of them, where one op has waited for all
-            if missing not in gates:
-                gates[missing] = next((j for j in range(i) if not missing & ~reached[j] and _stays(nodes[j])), None)
-            if (gate := gates[missing]) is not None:
-                found.add((gate, i))
-                reached[i] |= reached[gate]
-                missing = 0
         while missing:
             first = relevant[missing.bit_length() - 1]
             found.add((first, i))
@@ -183,13 +175,6 @@ def _around_exceptions(
             raises |= bit if raising[i] else 0
             held |= bit if writing[i] else 0
     return found
-
-
-def _stays(node: Node) -> bool:
-    """Whether the node is before the update and is not one that fusion may leave out, such as a comparison."""
-    if node.phase == "update" or not isinstance(node.target, OpOverload):
-        return False
-    return torch.Tag.pointwise not in node.target.tags and not _is_view(node)
 
 
 def memories(nodes: Sequence[Node], inputs: Sequence[Input], *, undeclared: bool = False) -> list[int]:

@@ -177,52 +177,28 @@ class OneHots:
     """
 
     def __init__(self) -> None:
-        self._slots: list[int] = []
-        """Of the results of the steps so far."""
-        self._given: tuple[Any, Any] = None, None
-        """The values that become classes, and the number of classes."""
-        self._frame: FrameType | None = None
-        """The frame of the first step: as long as it is held, no other one is at its place."""
-        self._at = 0
+        self._steps: list[tuple[Ref, tuple[Any, ...], Any, FrameType, int]] = []
+        """Of the steps so far the results, arguments and types, and where Python was: a frame that is held is no other
+        one's."""
 
     def ended_by(
         self, func: OpOverload, args: tuple[Any, ...], named: Mapping[str, Any], slot: int
     ) -> tuple[Any, Any] | None:
         """The arguments of the call of `one_hot` whose last step is this call, into `slot`; None where it is none."""
-        if func is not _STEPS[len(self._slots)]:
-            if self._slots:
-                self._forget()
+        if func is not _STEPS[len(self._steps)]:
+            self._steps.clear()
             if func is not _STEPS[0]:
                 return None
         frame = _caller()
-        if not self._slots:
-            self._frame, self._at = frame, frame.f_lasti
-        if frame is not self._frame or frame.f_lasti != self._at or not self._fits(args, named):
-            self._forget()
+        self._steps.append((Ref(slot), args, named.get("dtype"), frame, frame.f_lasti))
+        if len(self._steps) < len(_STEPS):
             return None
-        self._slots.append(slot)
-        if len(self._slots) < len(_STEPS):
-            return None
-        found = self._given
-        self._forget()
-        return found
-
-    def _fits(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
-        """Whether these are the arguments of the next step."""
-        step, whole = len(self._slots), named.get("dtype") is torch.int64
-        if step == 0:
-            self._given = None, args[0] if args else None
-            return whole and len(args) == 1
-        if step == 1:
-            self._given = args[0], self._given[1]
-            return bool(args[1] == -1)
-        if step == 2:
-            return args == (Ref(self._slots[1]), Ref(self._slots[0]))
-        return whole and args == (Ref(self._slots[2]),)
-
-    def _forget(self) -> None:
-        self._slots.clear()
-        self._given, self._frame = (None, None), None
+        steps, self._steps = self._steps, []
+        made, given, types, frames, places = zip(*steps, strict=True)
+        (classes, *more), (values, at), compared, copied = given
+        together = compared == (made[1], made[0]) and copied == (made[2],)
+        whole = types[0] is types[3] is torch.int64 and not more and at == -1
+        return (values, classes) if together and whole and len({*frames}) == len({*places}) == 1 else None
 
 
 def _caller() -> FrameType:

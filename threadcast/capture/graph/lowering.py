@@ -11,8 +11,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from threadcast.capture.graph.dependencies import edges, lies_in, may_draw, may_raise, returns_written, writes
-from threadcast.capture.graph.program import Input, Node, Phase, Program, Recorded, Recording, Result
-from threadcast.capture.graph.rewriting import PREVIOUS, Part, Simplifier, by_shape_alone, split_call
+from threadcast.capture.graph.program import Call, Input, Node, Program, Recording
+from threadcast.capture.graph.rewriting import Simplifier, items, parts_of
 from threadcast.capture.graph.values import Ref, encode, find_refs, map_refs
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
@@ -55,31 +55,19 @@ class Lowered:
     apart: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class _Call:
-    """An operator call that is being converted: its id, and what it returns."""
-
-    name: str
-    part: Part
-    phase: Phase
-    result: Result
-
-
-def lower(recording: Recording, inputs: Sequence[Input], values: Sequence[Any], *, split: bool) -> Lowered:
+def lower(recording: Recording, inputs: Sequence[Input], values: Sequence[Any]) -> Lowered:
     """Turn recorded calls into an op graph and its program.
 
-    `inputs` name the arguments in order, `values` are the objects that they represent. `split` divides an operator that
-    computes several gradients into one op for each.
+    `inputs` name the arguments in order, `values` are the objects that they represent.
     """
-    builder = _Builder(recording, inputs, values, split)
+    builder = _Builder(recording, inputs, values)
     for call in recording.calls:
         builder.add(call)
     return builder.finish(recording)
 
 
 class _Builder:
-    def __init__(self, recording: Recording, inputs: Sequence[Input], given: Sequence[Any], split: bool) -> None:
-        self.split = split
+    def __init__(self, recording: Recording, inputs: Sequence[Input], given: Sequence[Any]) -> None:
         names = [*inputs, *(Input("constant", f"constant {i}") for i in range(len(recording.constants)))]
         self.constants = dict(enumerate(recording.constants.values(), len(inputs)))
         self.inputs = _sharing(names, [*given, *self.constants.values()])
@@ -92,55 +80,18 @@ class _Builder:
         None for a result that a mask has its operator leave out.
         """
         self.specs = {Ref(i): spec for i, slot in enumerate(slots) if (spec := recording.specs.get(Ref(slot)))}
-        self.calls: list[_Call] = []
+        self.calls: list[Call] = []
 
-    def add(self, call: Recorded) -> None:
-        """Add a call, or the parts of a split one."""
+    def add(self, call: Call) -> None:
+        """Add a call, or those in its place."""
         args, kwargs = map_refs(self._meant, call.args), map_refs(self._meant, call.kwargs)
-        parts = split_call(call.target, args, kwargs, self._first(args)) if self.split else []
-        if not parts and self._add_alone(call, args, kwargs):
-            return
-        if not parts:
-            slot = self._append(_Call(call.name, Part(call.target, args, kwargs), call.phase, call.result))
-            for item, spec in _items(call.result):
-                self._define(Ref(call.number, item), Ref(slot, item), spec)
-            return
-        assert isinstance(call.result, list)
-        for item, spec in _items(call.result):
-            self._define(Ref(call.number, item), None, spec)
-        for part in parts:
-            own = [spec if i in part.members else None for i, spec in enumerate(call.result)]
-            result = own if part.single is None else own[part.single]
-            slot = self._append(_Call(f"{call.name}.{part.suffix}", part, call.phase, result))
-            for item in part.members:
-                mine = Ref(slot, item if part.single is None else None)
-                self._define(Ref(call.number, item), mine, call.result[item])
-
-    def _add_alone(self, call: Recorded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Add a call by parts that do not wait for a value of which they need the shape; return whether it has such."""
-        parts, returned = by_shape_alone(call.target, args, kwargs, self._first(args), call.result)
-        slots: list[int] = []
-        for part, spec in parts:
-            own = replace(part, args=map_refs(lambda ref: Ref(slots[-1]) if ref == PREVIOUS else ref, part.args))
-            name = f"{call.name}.{part.suffix}" if part.suffix else call.name
-            slots.append(self._append(_Call(name, own, call.phase, spec)))
-            self.specs[Ref(slots[-1])] = spec
-        for (item, found), number in zip(_items(call.result), returned):
-            self._define(Ref(call.number, item), Ref(slots[number]), found)
-        return bool(parts)
-
-    def _first(self, args: tuple[Any, ...]) -> TensorSpec:
-        """The first tensor among arguments; one float32 where there is none."""
-        return next((self.specs[arg] for arg in args if isinstance(arg, Ref) and arg in self.specs), _SCALAR)
-
-    def _append(self, call: _Call) -> int:
-        self.calls.append(call)
-        return self.n_inputs + len(self.calls) - 1
-
-    def _define(self, recorded: Ref, ref: Ref | None, spec: TensorSpec | None) -> None:
-        self.values[recorded] = ref
-        if ref is not None and spec is not None:
-            self.specs[ref] = spec
+        first = next((self.specs[arg] for arg in args if isinstance(arg, Ref) and arg in self.specs), _SCALAR)
+        slot = self.n_inputs + len(self.calls)
+        calls, held = parts_of(replace(call, args=args, kwargs=kwargs), first, slot)
+        self.calls += calls
+        for at, part in enumerate(calls, slot):
+            self.specs.update((Ref(at, item), spec) for item, spec in items(part.result) if spec is not None)
+        self.values.update((Ref(call.number, item), held.get(item)) for item, _ in items(call.result))
 
     def _meant(self, ref: Ref) -> Any:
         return self.values[ref]
@@ -148,12 +99,10 @@ class _Builder:
     def finish(self, recording: Recording) -> Lowered:
         """The graph and program, without calls that nothing needs."""
         outputs = map_refs(self._meant, recording.outputs)
-        simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.inputs, outputs)
+        simpler = Simplifier(self.calls, self.inputs, outputs)
         simpler.run()
-        for call, part in zip(self.calls, simpler.parts, strict=True):
-            call.part = part
-        nodes = [Node(c.part.target, c.part.args, c.part.kwargs, c.phase) for c in self.calls]
-        keep = _needed(nodes, self.n_inputs, simpler.outputs)
+        keep = _needed(simpler.calls, self.n_inputs, simpler.outputs)
+        calls = [simpler.calls[i] for i in keep]
         slots = {slot: slot for slot in range(self.n_inputs)}
         slots.update({self.n_inputs + old: self.n_inputs + new for new, old in enumerate(keep)})
 
@@ -161,28 +110,27 @@ class _Builder:
             return Ref(slots[ref.slot], ref.item)
 
         renumbered = tuple(
-            Node(n.target, map_refs(renumber, n.args), map_refs(renumber, n.kwargs), n.phase)
-            for n in (nodes[i] for i in keep)
+            Node(n.target, map_refs(renumber, n.args), map_refs(renumber, n.kwargs), n.phase) for n in calls
         )
         distinct: dict[str, Op] = {}
-        ops = tuple(distinct.setdefault(op.key, op) for op in (self._op(self.calls[i]) for i in keep))
+        ops = tuple(distinct.setdefault(op.key, op) for op in map(self._op, calls))
         outputs = tuple(map_refs(renumber, simpler.outputs))
         program = Program(tuple(self.inputs), renumbered, outputs, recording.structure)
-        graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, self.inputs))
+        graph = OpGraph(tuple(call.name for call in calls), ops, edges(renumbered, self.inputs))
         apart = _apart(program, recording, self.given)
         return Lowered(graph, program, self.constants, apart)
 
-    def _op(self, call: _Call) -> Op:
-        refs = list(dict.fromkeys(find_refs((call.part.args, call.part.kwargs))))
+    def _op(self, call: Call) -> Op:
+        refs = list(dict.fromkeys(call.refs()))
         positions = {ref: i for i, ref in enumerate(refs)}
         arguments = {
-            "target": str(call.part.target),
-            "args": [encode(arg, positions) for arg in call.part.args],
-            "kwargs": {name: encode(value, positions) for name, value in sorted(call.part.kwargs.items())},
+            "target": str(call.target),
+            "args": [encode(arg, positions) for arg in call.args],
+            "kwargs": {name: encode(value, positions) for name, value in sorted(call.kwargs.items())},
         }
         inputs = tuple(self.specs[ref] for ref in refs)
-        outputs = tuple(spec for _, spec in _items(call.result) if spec is not None)
-        return Op(call.part.kind or kind_of(call.part.target, call.part.args), inputs, arguments, outputs)
+        outputs = tuple(spec for _, spec in items(call.result) if spec is not None)
+        return Op(call.kind or kind_of(call.target, call.args), inputs, arguments, outputs)
 
 
 def _apart(program: Program, recording: Recording, given: Mapping[int, int]) -> tuple[int, ...]:
@@ -273,8 +221,3 @@ def _checks(node: Node) -> bool:
     """Whether the node is needed for what it does or raises, and not for a result."""
     returns = isinstance(node.target, OpOverload) and node.target._schema.returns
     return not returns or node.target is aten._linalg_check_errors.default or may_raise(node)
-
-
-def _items(result: Result) -> list[tuple[int | None, TensorSpec | None]]:
-    """Results with their numbers where there are several; the only result of an operator has number None."""
-    return list(enumerate(result)) if isinstance(result, list) else [(None, result)]

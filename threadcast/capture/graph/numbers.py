@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.graph.dependencies import is_random, may_be_returned, may_be_written
-from threadcast.capture.graph.program import Node, Recorded, Recording, below_autograd
+from threadcast.capture.graph.program import Call, Node, Recording, below_autograd
 from threadcast.capture.graph.values import AsNumber, Ref, find, map_refs
 from threadcast.core.errors import CaptureError
 
@@ -141,8 +141,8 @@ class ReadRecorder:
         self._recording, self._given, self._first, self._of_inputs = recording, given, first, of_inputs
         self._memory: dict[int, int] = {}
         """For a slot one of the slots with which it shares memory; for the last of them itself."""
-        self._nodes: list[tuple[int, Node, list[Ref]]] = []
-        """For each recorded call its slot, itself, and what it writes."""
+        self._calls: list[tuple[Call, list[Ref]]] = []
+        """Each recorded call, and what it writes."""
         self._made_by: dict[int, int] = {}
         """The number of the call that fills a slot."""
         self._reads: list[tuple[int, Node, Any]] = []
@@ -166,17 +166,17 @@ class ReadRecorder:
         if self._asks_for_less_than_0(read):  # no layer is left out, as by default in most models that may do so
             return False
         needed = self._calls_before(list(read.refs()))
-        inputs = None if needed is None else self._inputs([*(self._nodes[i][1] for i in needed), read])
+        inputs = None if needed is None else self._inputs([*(self._calls[i][0] for i in needed), read])
         if needed is None or inputs is None or (inputs and not self._of_inputs):
             return None
         slots: dict[int, Any] = dict(inputs)
         with _disable_current_modes(), torch.autocast("cpu", enabled=False), torch.no_grad(), below_autograd():
-            for slot, node, _ in map(self._nodes.__getitem__, needed):
-                slots[slot] = node.call(slots)
+            for call, _ in map(self._calls.__getitem__, needed):
+                slots[call.number] = call.call(slots)
             number = _number(read.call(slots))
         if inputs:  # the others are the same in each call
             self._needed.update(needed)
-            self._reads.append((len(self._nodes), read, number))
+            self._reads.append((len(self._calls), read, number))
         return number
 
     def found(self) -> NumberReads | None:
@@ -184,7 +184,7 @@ class ReadRecorder:
         if not self._reads:
             return None
         steps = self._steps()
-        if not any(written for i in self._needed for written in self._nodes[i][2]):
+        if not any(written for i in self._needed for written in self._calls[i][1]):
             steps = _without_repeats(steps)
         nodes = [node for node, _, _ in steps]
         inputs = self._inputs(nodes) or {}
@@ -197,13 +197,13 @@ class ReadRecorder:
         """All calls that reads need and all reads, in their order; each with its slot or its number."""
         steps: list[tuple[Node, int | None, Any]] = []
         reads = [*self._reads]
-        for i in range(len(self._nodes) + 1):
+        for i in range(len(self._calls) + 1):
             while reads and reads[0][0] == i:
                 _, read, number = reads.pop(0)
                 steps.append((read, None, number))
             if i in self._needed:
-                slot, node, _ = self._nodes[i]
-                steps.append((node, slot, None))
+                call, _ = self._calls[i]
+                steps.append((call, call.number, None))
         return steps
 
     def _add_input(self, slot: int, value: Any) -> None:
@@ -215,12 +215,11 @@ class ReadRecorder:
         """Note what the calls since the last read do to memory."""
         for slot, value in self._recording.constants.items():
             self._add_input(slot, value)
-        for i in range(len(self._nodes), len(self._recording.calls)):
+        for i in range(len(self._calls), len(self._recording.calls)):
             call = self._recording.calls[i]
-            node = Node(call.target, call.args, call.kwargs, call.phase)
-            self._nodes.append((call.number, node, may_be_written(node)))
+            self._calls.append((call, may_be_written(call)))
             self._made_by[call.number] = i
-            for ref in may_be_returned(node):
+            for ref in may_be_returned(call):
                 self._memory[self._root(ref.slot)] = self._root(call.number)
 
     def _root(self, slot: int) -> int:
@@ -233,17 +232,17 @@ class ReadRecorder:
         slots = {ref.slot for ref in refs}
         memory = {self._root(slot) for slot in slots}
         found: list[int] = []
-        for i in range(len(self._nodes) - 1, -1, -1):
-            number, node, written = self._nodes[i]
-            if number not in slots and not any(self._root(ref.slot) in memory for ref in written):
+        for i in range(len(self._calls) - 1, -1, -1):
+            call, written = self._calls[i]
+            if call.number not in slots and not any(self._root(ref.slot) in memory for ref in written):
                 continue
-            if len(found) == MOST_CALLS or not self._may_be_called(self._recording.calls[i], node):
+            if len(found) == MOST_CALLS or not self._may_be_called(call):
                 return None
             found.append(i)
-            slots.update(ref.slot for ref in node.refs())
-            memory.update(self._root(ref.slot) for ref in node.refs())
+            slots.update(ref.slot for ref in call.refs())
+            memory.update(self._root(ref.slot) for ref in call.refs())
         inputs = {self._root(slot) for slot in slots if slot not in self._made_by}
-        if any(self._root(ref.slot) in inputs for i in found for ref in self._nodes[i][2]):
+        if any(self._root(ref.slot) in inputs for i in found for ref in self._calls[i][1]):
             return None  # a call writes to an input
         return found[::-1]
 
@@ -251,7 +250,7 @@ class ReadRecorder:
         """Whether what is read is the answer to the question whether a number of `torch.rand` is less than 0."""
         if read.target is not aten._local_scalar_dense.default:
             return False
-        made = {slot: node for slot, node, _ in self._nodes}
+        made = {call.number: call for call, _ in self._calls}
         (answer,) = read.refs()
         asked = made.get(answer.slot)
         if asked is None or asked.target is not aten.lt.Scalar:
@@ -260,17 +259,17 @@ class ReadRecorder:
         random = made.get(drawn.slot) if isinstance(drawn, Ref) else None
         if random is None or random.target is not aten.rand.default:
             return False
-        changed = {self._root(ref.slot) for _, _, written in self._nodes for ref in written}
+        changed = {self._root(ref.slot) for _, written in self._calls for ref in written}
         same = not changed & {self._root(drawn.slot), self._root(answer.slot)}
         return same and type(bound) in (int, float) and bound <= 0
 
-    def _may_be_called(self, call: Recorded, node: Node) -> bool:
+    def _may_be_called(self, call: Call) -> bool:
         """Whether the call may be made once more before a step: it is quick, and each time the same."""
-        varies = any(True for _ in find(AsNumber, (node.args, node.kwargs)))
-        if call.target.namespace != "aten" or is_random(node) or varies:
+        varies = any(True for _ in find(AsNumber, (call.args, call.kwargs)))
+        if call.target.namespace != "aten" or is_random(call) or varies:
             return False
         results = call.result if isinstance(call.result, list) else [call.result]
-        specs = [*results, *(self._recording.specs.get(ref) for ref in node.refs())]
+        specs = [*results, *(self._recording.specs.get(ref) for ref in call.refs())]
         return all(spec is not None and _is_small(spec.shape, spec.dtype) for spec in specs)
 
     def _inputs(self, nodes: Sequence[Node]) -> dict[int, Tensor] | None:

@@ -161,17 +161,15 @@ Result = TensorSpec | None | list[TensorSpec | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recorded:
-    """One call of an operator. `args` and `kwargs` hold a `Ref` for each tensor."""
+class Call(Node):
+    """A recorded call, or one of several in its place: what it returns, and what its op is called."""
 
-    number: int
-    """The slot number in refs to its results."""
     name: str
-    target: OpOverload
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    phase: Phase
     result: Result
+    kind: str = ""
+    """The op's kind; "" where the operator and its arguments tell it."""
+    number: int = -1
+    """The slot number in refs to its results, of a recorded call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -186,7 +184,7 @@ class Recording:
     """
 
     specs: dict[Ref, TensorSpec] = field(default_factory=dict)
-    calls: list[Recorded] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     constants: dict[int, Tensor] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
     returned: list[int | None] = field(default_factory=list)

@@ -29,7 +29,7 @@ from threadcast.capture.graph.dependencies import DECLARING
 from threadcast.capture.graph.fake_results import OneHots, counted_result, ctc_result, grouped_product, told_at_once
 from threadcast.capture.graph.fake_tensors import FakeTensors
 from threadcast.capture.graph.numbers import READS, NumberReads, Numbers, ReadRecorder
-from threadcast.capture.graph.program import PLAIN, TRANSPARENT, Phase, Recorded, Recording, Result
+from threadcast.capture.graph.program import PLAIN, TRANSPARENT, Call, Phase, Recording, Result
 from threadcast.capture.graph.values import Ref
 from threadcast.capture.guards.function_caches import CacheFilled, FunctionCaches
 from threadcast.capture.guards.past_operators import arguments_left_alone, refused_reads
@@ -268,7 +268,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase = "forward" if self.phase == "backward" and _in_a_users_backward() else self.phase
         if phase == "backward" and (node := torch._C._current_autograd_node()) and node.name() in _BY_ZEROS:
             raise CaptureError(f"cannot capture {node.name()}: PyTorch computes it otherwise where a number is 0")
-        self.recording.calls.append(Recorded(slot, self._name(base), func, in_order, by_name, phase, specs))
+        self.recording.calls.append(Call(func, in_order, by_name, phase, self._name(base), specs, number=slot))
         return result
 
     def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

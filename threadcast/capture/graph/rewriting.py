@@ -13,86 +13,75 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from threadcast.capture.graph.dependencies import may_be_written, memories
-from threadcast.capture.graph.program import Input, Node, Result
+from threadcast.capture.graph.program import Call, Input, Result
 from threadcast.capture.graph.values import Ref, find_refs, map_refs
 from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """One operator call. `members` are the positions of those results of the unsplit operator that it computes."""
-
-    target: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    kind: str = ""
-    suffix: str = ""
-    members: tuple[int, ...] = ()
-    single: int | None = None
-    """The position of the result that the call returns alone; None where it returns as many results as the unsplit
-    operator, and leaves out those that are not its own."""
+Parts = tuple[list[Call], dict[int | None, Ref]]
+"""Calls in place of one, and where each of its results is that there is (None: the only one)."""
 
 
-def split_call(
-    target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: TensorSpec
-) -> list[Part]:
-    """The parts that together compute what the call computes; `first` describes the first tensor among `args`.
+def parts_of(call: Call, first: TensorSpec, slot: int) -> Parts:
+    """The calls that together do what a recorded call does; their results go into slots from `slot` on.
 
-    An empty list where the operator is not split, as for numbers that are not real. Autograd itself calls the operators
-    for single gradients, where it needs no others; only the sum for the bias of a convolution is another operator.
+    `first` describes the first tensor among the arguments.
     """
-    if kwargs or not getattr(torch, first.dtype).is_floating_point:
-        return []
-    if target is aten.convolution_backward.default:
-        if len(args[4]) + 2 != len(first.shape):  # one stride for all dimensions: how many there are is not said
-            return []
-        return _convolution_backward(args)
-    return _layer_norm_backward(args) if target is aten.native_layer_norm_backward.default else []
+    whole = [call], {item: Ref(slot, item) for item, _ in items(call.result)}
+    return _gradients(call, first, slot) or _by_shape_alone(call, first, slot) or whole
 
 
-def _convolution_backward(args: tuple[Any, ...]) -> list[Part]:
-    *fixed, mask = args
-    gradient, weight_rank, transposed = args[0], len(args[4]) + 2, args[7]
-    prefix = "convolution_transposed_backward" if transposed else "convolution_backward"
-    target = aten.convolution_backward.default
-    parts = []
-    if mask[0]:
-        parts.append(Part(target, (*fixed, [True, False, False]), kind=f"{prefix}_input", suffix="input", members=(0,)))
-    if mask[1]:
-        parts.append(
-            Part(target, (*fixed, [False, True, False]), kind=f"{prefix}_weight", suffix="weight", members=(1,))
-        )
-    if mask[2]:
-        # The operator asked for the bias alone would compute the weight's gradient too and throw it away.
-        axes = [0, *range(2, weight_rank)]
-        parts.append(
-            Part(
-                aten.sum.dim_IntList, (gradient, axes), kind=f"{prefix}_bias", suffix="bias", members=(2,), single=2
-            )
-        )  # fmt: skip
-    return parts
+def items(result: Result) -> list[tuple[int | None, TensorSpec | None]]:
+    """Results with their numbers where there are several; the only result of an operator has number None."""
+    return list(enumerate(result)) if isinstance(result, list) else [(None, result)]
 
 
-def _layer_norm_backward(args: tuple[Any, ...]) -> list[Part]:
-    *fixed, mask = args
-    target = aten.native_layer_norm_backward.default
-    parts = []
-    if mask[0]:
-        first = (*fixed, [True, False, False])
-        parts.append(Part(target, first, kind="layer_norm_backward_input", suffix="input", members=(0,)))
-    if mask[1] or mask[2]:
-        rest = (*fixed, [False, mask[1], mask[2]])
-        members = tuple(i for i in (1, 2) if mask[i])
-        parts.append(Part(target, rest, kind="layer_norm_backward_weight", suffix="weight", members=members))
-    return parts if len(parts) > 1 else []
+_GRADIENTS = {
+    aten.convolution_backward.default: (("input", (0,)), ("weight", (1,)), ("bias", (2,))),
+    aten.native_layer_norm_backward.default: (("input", (0,)), ("weight", (1, 2))),
+}
+"""Operators that compute several gradients, those for which a mask of three asks, and which of them are a task each."""
+
+
+def _gradients(call: Call, first: TensorSpec, slot: int) -> Parts | None:
+    """A part for each task; None where the operator is not split, as for numbers that are not real.
+
+    Autograd itself calls the operators for single gradients, where it needs no others; only the sum for the bias of a
+    convolution is another operator.
+    """
+    if call.target not in _GRADIENTS or call.kwargs or not getattr(torch, first.dtype).is_floating_point:
+        return None
+    *fixed, mask = call.args
+    assert isinstance(call.result, list)
+    kind = "layer_norm_backward"
+    if call.target is aten.convolution_backward.default:
+        if len(fixed[4]) + 2 != len(first.shape):  # one stride for all dimensions: how many there are is not said
+            return None
+        kind = "convolution_transposed_backward" if fixed[7] else "convolution_backward"
+    calls: list[Call] = []
+    held: dict[int | None, Ref] = {}
+    for name, members in _GRADIENTS[call.target]:
+        own = [bool(wanted) and i in members for i, wanted in enumerate(mask)]
+        if not any(own):
+            continue
+        held |= {i: Ref(slot + len(calls), None if name == "bias" else i) for i in members if mask[i]}
+        names = {"name": f"{call.name}.{name}", "kind": f"{kind}_{name}"}
+        if name == "bias":  # the operator itself would compute the weight's gradient too and throw it away
+            axes = [0, *range(2, len(first.shape))]
+            target, args = aten.sum.dim_IntList, (fixed[0], axes)
+            calls.append(replace(call, target=target, args=args, result=call.result[2], **names))
+        else:
+            result = [spec if wanted else None for spec, wanted in zip(call.result, own, strict=True)]
+            calls.append(replace(call, args=(*fixed, own), result=result, **names))
+    return calls, held
 
 
 _EMPTY = {aten.empty_like.default, aten.new_empty.default, aten.new_empty_strided.default}
@@ -111,44 +100,41 @@ _BY_EMPTY = {
 """Operators that read nothing of their first argument but how it lies in memory."""
 
 
-PREVIOUS = Ref(-1)
-"""In the arguments of a part: the result of the part before."""
+def _by_shape_alone(call: Call, given: TensorSpec, slot: int) -> Parts | None:
+    """Parts of which none reads the first argument, which `given` describes, for its shape; None where the call is
+    better as it is."""
+    target, args, result = call.target, call.args, call.result
 
+    def part(target: Callable[..., Any], args: tuple[Any, ...], result: Result, name: str = "", **named: Any) -> Call:
+        name = f"{call.name}.{name}" if name else call.name
+        return replace(call, target=target, args=args, kwargs=named, result=result, name=name)
 
-def by_shape_alone(
-    target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: TensorSpec, result: Any
-) -> tuple[list[tuple[Part, TensorSpec]], tuple[int, ...]]:
-    """Parts that together do what the call does, each with what it returns, of which none reads the first argument for
-    its shape; and which of the parts return the call's results.
+    def empty(spec: TensorSpec, name: str = "empty") -> Call:
+        sides = list(spec.shape), list(spec.laid_out)
+        return part(aten.empty_strided.default, sides, spec, name, dtype=getattr(torch, spec.dtype))
 
-    `given` describes the first argument, and `result` what the call returns. No parts where the call needs none.
-    """
     if target is aten.native_dropout.default and given.numel and args[2] is not False:
+        assert isinstance(result, list)
         output, mask = result
+        assert isinstance(mask, TensorSpec)
         keeps = 1.0 - args[1]
         return [
-            (_empty(mask), mask),
-            (Part(aten.bernoulli_.float, (PREVIOUS, keeps), suffix="mask"), mask),
-            (Part(aten.mul.Tensor, (args[0], PREVIOUS), suffix="kept"), output),
-            (Part(aten.mul_.Scalar, (PREVIOUS, 1.0 / keeps if keeps else 0.0)), output),
-        ], (3, 1)  # as PyTorch's kernel does it
-    if not isinstance(result, TensorSpec) or kwargs.get("layout", torch.strided) not in (torch.strided, None):
-        return [], ()
+            empty(mask),
+            part(aten.bernoulli_.float, (Ref(slot), keeps), mask, "mask"),
+            part(aten.mul.Tensor, (args[0], Ref(slot + 1)), output, "kept"),
+            part(aten.mul_.Scalar, (Ref(slot + 2), 1.0 / keeps if keeps else 0.0), output),
+        ], {0: Ref(slot + 3), 1: Ref(slot + 1)}  # as PyTorch's kernel does it
+    if not isinstance(result, TensorSpec) or call.kwargs.get("layout", torch.strided) not in (torch.strided, None):
+        return None
     if target in _EMPTY:
-        return [(replace(_empty(result), suffix=""), result)], (0,)
+        return [empty(result, "")], {None: Ref(slot)}
     if target in _BY_SIZE and result.strides is None:
         made, more = _BY_SIZE[target]
-        values = args[len(args) - more :]
-        part = Part(made, (list(result.shape), *values), {"dtype": getattr(torch, result.dtype)})
-        return [(part, result)], (0,)
+        values = list(result.shape), *args[len(args) - more :]
+        return [part(made, values, result, dtype=getattr(torch, result.dtype))], {None: Ref(slot)}
     if target in _BY_EMPTY:
-        return [(_empty(given), given), (Part(target, (PREVIOUS, *args[1:]), kwargs), result)], (1,)
-    return [], ()
-
-
-def _empty(spec: TensorSpec) -> Part:
-    sides = list(spec.shape), list(spec.laid_out)
-    return Part(aten.empty_strided.default, sides, {"dtype": getattr(torch, spec.dtype)}, suffix="empty")
+        return [empty(given), replace(call, args=(Ref(slot), *args[1:]))], {None: Ref(slot + 1)}
+    return None
 
 
 VIEWS = {
@@ -165,22 +151,18 @@ then, where the sum is not."""
 
 
 class Simplifier:
-    """Simplifies the parts of a recorded program, given in order; slots are the inputs' first, then one for each part.
+    """Simplifies calls, which are in their order; slots are the inputs' first, then one for each call.
 
-
-    `results[i]` is what part i returns. Parts keep their positions; parts that nothing refers to any more are removed
-    by a later stage.
+    Calls keep their positions; those that nothing refers to any more are removed by a later stage.
     """
 
-    def __init__(
-        self, parts: Sequence[Part], results: Sequence[Result], inputs: Sequence[Input], outputs: Sequence[Any]
-    ) -> None:
-        self.parts, self.outputs = list(parts), list(outputs)
-        self._results, self._inputs, self._n_inputs = results, inputs, len(inputs)
-        self._sums: set[int] = set()  # parts that this pass has made sums of products
+    def __init__(self, calls: Sequence[Call], inputs: Sequence[Input], outputs: Sequence[Any]) -> None:
+        self.calls, self.outputs = list(calls), list(outputs)
+        self._inputs, self._n_inputs = inputs, len(inputs)
+        self._sums: set[int] = set()  # calls that this pass has made sums of products
 
     def run(self) -> None:
-        """Simplify; `parts` and `outputs` hold the result afterwards."""
+        """Simplify; `calls` and `outputs` hold the result afterwards."""
         self._leave_out_views()
         self._add_in_products()
 
@@ -191,17 +173,18 @@ class Simplifier:
         def swapped(ref: Ref) -> Ref:
             return same.get(ref, ref)
 
-        for i, part in enumerate(self.parts):
-            args, kwargs = map_refs(swapped, part.args), map_refs(swapped, part.kwargs)
-            part = self.parts[i] = replace(part, args=args, kwargs=kwargs)
-            if part.target not in VIEWS:
+        for i, call in enumerate(self.calls):
+            if not same.keys().isdisjoint(call.refs()):
+                args, kwargs = map_refs(swapped, call.args), map_refs(swapped, call.kwargs)
+                call = self.calls[i] = replace(call, args=args, kwargs=kwargs)
+            if call.target not in VIEWS:
                 continue
             mine = Ref(self._n_inputs + i)
-            base = self._part_of(part.args[0])
-            if base is not None and base.target is part.target is aten.t.default:
+            base = self._call_of(call.args[0])
+            if base is not None and base.target is call.target is aten.t.default:
                 same[mine] = base.args[0]
                 continue
-            known = views.setdefault((part.target, repr(part.args), repr(part.kwargs)), mine)
+            known = views.setdefault((call.target, repr(call.args), repr(call.kwargs)), mine)
             if known != mine:
                 same[mine] = known
         others = {*find_refs(self.outputs), *map(Ref, range(self._n_inputs))}  # an output is a tensor of its own
@@ -211,44 +194,43 @@ class Simplifier:
 
     def _add_in_products(self) -> None:
         uses = self._uses()
-        nodes = [Node(part.target, part.args, part.kwargs, "forward") for part in self.parts]
-        memory = memories(nodes, self._inputs, undeclared=True)
+        memory = memories(self.calls, self._inputs, undeclared=True)
         written: defaultdict[int, list[int]] = defaultdict(list)
-        for i, node in enumerate(nodes):
-            for ref in may_be_written(node):
+        for i, call in enumerate(self.calls):
+            for ref in may_be_written(call):
                 written[memory[ref.slot]].append(i)
 
         def unchanged(product: Ref, until: int) -> bool:
             """Whether the factors are the same when the sum is made as when the product was."""
             producer = product.slot - self._n_inputs
-            factors = [memory[factor.slot] for factor in find_refs(self.parts[producer].args)]
+            factors = [memory[factor.slot] for factor in self.calls[producer].refs()]
             return not any(producer < at < until for factor in factors for at in written[factor])
 
-        for i, part in enumerate(self.parts):
-            if part.target is not aten.add.Tensor or part.kwargs or not uses[self._n_inputs + i]:
+        for i, call in enumerate(self.calls):
+            if call.target is not aten.add.Tensor or call.kwargs or not uses[self._n_inputs + i]:
                 continue
-            for total, product in (part.args, part.args[::-1]):
+            for total, product in (call.args, call.args[::-1]):
                 if (
                     self._may_be_added_to(total, uses)
                     and self._is_lone_product(product, uses, like=total)
                     and unchanged(product, i)
                 ):
-                    factors = self.parts[product.slot - self._n_inputs].args
-                    self.parts[i] = Part(aten.addmm_.default, (total, *factors), {})
+                    factors = self.calls[product.slot - self._n_inputs].args
+                    self.calls[i] = replace(call, target=aten.addmm_.default, args=(total, *factors))
                     self._sums.add(i)
                     break
 
     def _may_be_added_to(self, total: Any, uses: Counter[int]) -> bool:
-        part = self._part_of(total)
-        if part is None or uses[total.slot] != 1:
+        call = self._call_of(total)
+        if call is None or uses[total.slot] != 1:
             return False
-        return part.target in _PRODUCTS or total.slot - self._n_inputs in self._sums
+        return call.target in _PRODUCTS or total.slot - self._n_inputs in self._sums
 
     def _is_lone_product(self, product: Any, uses: Counter[int], *, like: Ref) -> bool:
-        part = self._part_of(product)
-        if part is None or part.target is not aten.mm.default or uses[product.slot] != 1 or product == like:
+        call = self._call_of(product)
+        if call is None or call.target is not aten.mm.default or uses[product.slot] != 1 or product == like:
             return False
-        found, wanted = self._results[product.slot - self._n_inputs], self._results[like.slot - self._n_inputs]
+        found, wanted = call.result, self.calls[like.slot - self._n_inputs].result
         return (
             isinstance(found, TensorSpec)
             and isinstance(wanted, TensorSpec)
@@ -256,18 +238,18 @@ class Simplifier:
             and found.dtype in _ADDED
         )
 
-    def _part_of(self, value: Any) -> Part | None:
-        """The part that computes a value; None for inputs and for one of several results."""
+    def _call_of(self, value: Any) -> Call | None:
+        """The call that computes a value; None for inputs and for one of several results."""
         if not isinstance(value, Ref) or value.item is not None or value.slot < self._n_inputs:
             return None
-        return self.parts[value.slot - self._n_inputs]
+        return self.calls[value.slot - self._n_inputs]
 
     def _uses(self) -> Counter[int]:
-        """How often each value is used by parts that are not removed, and by the outputs."""
+        """How often each value is used by calls that are not removed, and by the outputs."""
         uses = Counter(ref.slot for ref in find_refs(self.outputs))
-        for i in range(len(self.parts) - 1, -1, -1):
-            part = self.parts[i]
-            if part.target in VIEWS and not uses[self._n_inputs + i]:
+        for i in range(len(self.calls) - 1, -1, -1):
+            call = self.calls[i]
+            if call.target in VIEWS and not uses[self._n_inputs + i]:
                 continue
-            uses.update(ref.slot for ref in find_refs((part.args, part.kwargs)))
+            uses.update(ref.slot for ref in call.refs())
         return uses
