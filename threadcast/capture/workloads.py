@@ -23,7 +23,9 @@ _LEARNING_RATES = {"sgd": 0.01, "adam": 1e-3}
 def capture_workload(workload: Workload, mode: Mode | None = None, *, optimizer: OptimizerName = "sgd") -> Captured:
     """Capture the workload's inference or its training step (None: training where it has a loss).
 
-    "sgd" has momentum 0.9. InvalidInput for training without a loss, CaptureError where capture fails.
+    "sgd" has momentum 0.9. Of parameters that PyTorch's fused kernels do not update rightly, as those of bfloat16, the
+    step has the gradients alone: a plan leaves their update to PyTorch. InvalidInput for training without a loss,
+    CaptureError where capture fails.
     """
     from threadcast.capture.graph.capture import capture_forward, capture_training
 
@@ -67,7 +69,7 @@ def eager_step(workload: Workload, mode: Mode, *, optimizer: OptimizerName = "sg
     updater = _make_optimizer(workload, optimizer)
 
     def train() -> object:
-        updater.zero_grad()
+        model.zero_grad()
         value = loss(model(*inputs), target)
         value.backward()  # type: ignore[no-untyped-call]
         updater.step()
@@ -76,8 +78,12 @@ def eager_step(workload: Workload, mode: Mode, *, optimizer: OptimizerName = "sg
     return train
 
 
-def _make_optimizer(workload: Workload, name: OptimizerName) -> Optimizer:
+def _make_optimizer(workload: Workload, name: str) -> Optimizer:
     import torch
 
-    parameters, rate = workload.model.parameters(), _LEARNING_RATES[name]
+    from threadcast.capture.graph.optimizers import KERNEL_TYPES, NoUpdate
+
+    parameters, rate = list(workload.model.parameters()), _LEARNING_RATES[name]
+    if any(parameter.dtype not in KERNEL_TYPES for parameter in parameters):
+        return NoUpdate()
     return torch.optim.Adam(parameters, rate) if name == "adam" else torch.optim.SGD(parameters, rate, 0.9)

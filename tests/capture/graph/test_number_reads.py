@@ -240,3 +240,17 @@ def test_a_number_of_what_each_step_changes_is_not_built_in() -> None:
     model.factor.fill_(1.0)
     with pytest.raises(CaptureError, match="other numbers"):
         captured.run((torch.ones(2), False), torch.ones(2))
+
+
+@pytest.mark.parametrize("quantile", [torch.quantile, torch.nanquantile, Tensor.quantile])
+def test_quantiles_out_of_range_are_no_numbers_of_a_graph(quantile: Callable[[Tensor, Tensor], Tensor]) -> None:
+    x = torch.arange(8.0)
+    captured = capture_forward(lambda x, q: quantile(x, q), x, torch.tensor([0.1, 0.5]))
+    for q in (torch.tensor([0.25, 1.0]), torch.tensor([0.1, 0.5])):
+        assert torch.equal(captured.run(x, q), quantile(x, q))
+    with pytest.raises(RuntimeError, match="must be in the range"):
+        quantile(x, torch.tensor([0.1, -0.01]))
+    with pytest.raises(CaptureError, match="other numbers"):  # so that PyTorch raises what it does
+        captured.run(x, torch.tensor([0.1, -0.01]))
+    with pytest.raises(CaptureError, match="must be in the range"):
+        capture_forward(lambda x, q: quantile(x, q), x, torch.tensor([0.1, 1.01]))

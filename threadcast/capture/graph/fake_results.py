@@ -8,14 +8,18 @@ Sizes depend on values (`x[mask]`, `nonzero`), once the values are counted. `_gr
 multiply the tokens of each expert with its weights, has a GPU's rule, which refuses all types but bfloat16; on a CPU it
 multiplies group by group in any type (source: ATen/native/GroupedMMUtils.h). `one_hot` becomes other operators, which
 give a row of zeros for a class that is negative or too large, where eager PyTorch raises: a graph calls it itself.
+`quantile` looks at the quantiles of real tensors alone (`checked_quantiles`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -160,6 +164,28 @@ def grouped_product(
     row = -(-shape[-1] // numbers) * numbers
     strides = [shape[1] * row, row, 1] if len(shape) == 3 else [row, 1]
     return a.new_empty_strided(shape, strides, dtype=dtype)
+
+
+@contextmanager
+def checked_quantiles() -> Iterator[None]:
+    """Within the context `quantile` and `nanquantile` look at quantiles in fake tensors too, as they do in real ones:
+    whether all are from 0 to 1 is a number that is read."""
+
+    def checked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @wraps(function)
+        def called(*arguments: Any, **named: Any) -> Tensor:
+            q = arguments[1] if len(arguments) > 1 else named.get("q")
+            if isinstance(q, FakeTensor) and not q.ge(0).logical_and_(q.le(1)).all():
+                raise RuntimeError("quantile() q values must be in the range [0, 1]")
+            return function(*arguments, **named)
+
+        return called
+
+    with ExitStack() as end:
+        for owner in (torch, Tensor):
+            for name in ("quantile", "nanquantile"):
+                end.enter_context(patch.object(owner, name, checked(getattr(owner, name))))
+        yield
 
 
 _STEPS: tuple[OpOverload, ...] = (

@@ -30,7 +30,8 @@ CHOICES: dict[type[Optimizer], tuple[str, ...]] = {
 }  # fmt: skip
 """Names of the settings that decide what is computed, by optimizer: another value needs another graph."""
 
-_KERNEL_TYPES = (torch.float32, torch.float64)
+KERNEL_TYPES = (torch.float32, torch.float64)
+"""Types of parameters that PyTorch's fused kernels update as its loops do."""
 
 _DECIDES_BY_ZERO = ("momentum", "dampening", "weight_decay")
 """Numbers that an optimizer compares with 0."""
@@ -45,6 +46,9 @@ class NoUpdate(Optimizer):
 
     def __init__(self) -> None:
         super().__init__([{"params": []}], {})
+
+    def step(self, closure: Any = None) -> None:
+        """Does nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,13 +82,13 @@ def may_be_fused(update: Update, parameter: Tensor, state: Sequence[Tensor]) -> 
     coarsely are the loop's: `_fused_sgd_` of PyTorch 2.13 leaves bfloat16 and float16 parameters of 16 elements and
     more as they were, and Adam's kernels round otherwise. The first run of a graph is compared with PyTorch besides.
     """
-    if parameter.dtype not in _KERNEL_TYPES or not is_dense(parameter) or parameter.device.type != "cpu":
+    if parameter.dtype not in KERNEL_TYPES or not is_dense(parameter) or parameter.device.type != "cpu":
         return False
     counts = state[-1:] if update.state_names[-1:] == ("step",) else []
     tensors = state[: len(state) - len(counts)]
     looks = parameter.dtype, parameter.shape, parameter.stride()
     return all((one.dtype, one.shape, one.stride()) == looks for one in tensors) and all(
-        one.numel() == 1 and one.dtype in _KERNEL_TYPES for one in counts
+        one.numel() == 1 and one.dtype in KERNEL_TYPES for one in counts
     )
 
 

@@ -26,7 +26,14 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.graph.dependencies import DECLARING
-from threadcast.capture.graph.fake_results import OneHots, counted_result, ctc_result, grouped_product, told_at_once
+from threadcast.capture.graph.fake_results import (
+    OneHots,
+    checked_quantiles,
+    counted_result,
+    ctc_result,
+    grouped_product,
+    told_at_once,
+)
 from threadcast.capture.graph.fake_tensors import FakeTensors
 from threadcast.capture.graph.numbers import READS, NumberReads, Numbers, ReadRecorder
 from threadcast.capture.graph.program import PLAIN, TRANSPARENT, Call, Phase, Recording, Result
@@ -147,6 +154,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 given = self._stand_ins(leaves, own if repeated else len(leaves))
                 random_state = end.enter_context(RandomStateWatch())
                 refused = end.enter_context(refused_reads())
+                end.enter_context(checked_quantiles())
                 if not self._fixed_offsets:  # as those that `torch.compile` itself has captured have
                     end.enter_context(_nothing_compiled())
                 rebuilt = pytree.tree_unflatten(given, structure)

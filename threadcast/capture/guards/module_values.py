@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from threadcast.capture.guards.function_caches import FunctionCaches
-from threadcast.capture.guards.python_state import PythonState, same
-from threadcast.capture.guards.reachable import FOLLOWS_PARAMETERS
+from threadcast.capture.guards.places import Dictionary, Place
+from threadcast.capture.guards.python_state import Container, PythonState, Table
+from threadcast.capture.guards.read_names import FOLLOWS_PARAMETERS
 from threadcast.capture.guards.unsupported import check_supported
 from threadcast.core.errors import CaptureError
-
-Contents = tuple[Any, ...] | dict[Any, Any]
 
 
 class ModuleState:
@@ -29,54 +28,35 @@ class ModuleState:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._held: list[tuple[Any, str, Contents]] = []
-        """Containers with their names and contents; names of those that hold attributes end with a point."""
+        self._held: list[Table | Container] = []
+        self._set_by_pytorch: list[Container] = []
         for part in module.modules():
-            kind, own = type(part).__name__, FOLLOWS_PARAMETERS if isinstance(part, nn.RNNBase) else ()
-            self._keep(vars(part), f"{kind}.")
+            place, own = Place(part, type(part).__name__), FOLLOWS_PARAMETERS if isinstance(part, nn.RNNBase) else ()
+            attributes = Dictionary(vars(part), place, "attributes")
+            self._held.append(Table(attributes, None, dict(vars(part)), besides=frozenset(own)))
             for name, value in vars(part).items():
-                if isinstance(value, list | dict | set):
-                    self._keep(value, "" if name in own else f"{kind}.{name}")
+                if isinstance(value, dict):
+                    self._held.append(Table(Dictionary(value, place.part(value, name), "items"), None, dict(value)))
+                elif isinstance(value, list | set):
+                    kept = Container.at(place.part(value, name))
+                    (self._set_by_pytorch if name in own else self._held).append(kept)
         self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
 
     def restore(self) -> str | None:
         """Restore everything; return the name of the first thing that had changed, None where nothing had."""
-        changed = None
-        for container, name, contents in self._held:
-            if _same(container, contents):
-                continue
-            changed = changed or _described(container, name, contents)
-            container.clear()
-            if isinstance(container, list):
-                container.extend(contents)
-            else:
-                container.update(contents)
+        changed = list[str]()
+        for held in self._held:
+            if (what := held.difference()) is not None:
+                changed.append(what)
+            if what is not None or (isinstance(held, Table) and held.besides):
+                held.restore()
+        for kept in self._set_by_pytorch:
+            kept.restore()
         for parameter, gradient in self._gradients:
             if parameter.grad is not gradient:
-                changed = changed or "a parameter's gradient"
+                changed.append("a parameter's gradient")
                 parameter.grad = gradient
-        return changed
-
-    def _keep(self, container: Any, name: str) -> None:
-        self._held.append((container, name, dict(container) if isinstance(container, dict) else tuple(container)))
-
-
-def _described(container: Any, name: str, contents: Contents) -> str | None:
-    """Which item of a container has changed, as text; None where PyTorch itself has set all that have."""
-    if not name.endswith(".") or not isinstance(contents, dict):
-        return name or None
-    changed = (key for key in {**contents, **container} if not same(container.get(key), contents.get(key)))
-    return next((f"{name}{key}" for key in changed if key not in FOLLOWS_PARAMETERS), None)
-
-
-def _same(container: Any, contents: Contents) -> bool:
-    if len(container) != len(contents):
-        return False
-    if isinstance(contents, dict):
-        return all(key in container and same(container[key], value) for key, value in contents.items())
-    if isinstance(container, set):
-        return all(value in container for value in contents)
-    return all(map(same, container, contents))
+        return next(iter(changed), None)
 
 
 class ModuleChanged(CaptureError):

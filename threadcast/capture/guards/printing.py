@@ -1,12 +1,10 @@
-"""What a call prints, logs, warns of, or reads of files, clocks and texts while it is recorded: the call is refused.
+"""What a call prints, logs, warns of, or reads of files and clocks while it is recorded: the call is refused.
 
-A graph would print nothing, and have built in what was read, or what is named by a text that is run as code. Streams
-and clocks that code holds itself are not noticed here, as by `from time import time`; code that can reach one is
-refused (`reachable`).
+A graph would print nothing, and have built in what was read. Streams and clocks that code holds itself are not noticed
+here, as by `from time import time`; code that can reach one is refused (`reachable`).
 """
 
 from __future__ import annotations
-import __future__
 
 import builtins
 import io
@@ -44,11 +42,8 @@ READS: list[tuple[Any, str, str]] = [
     (os, "listdir", "looks at a folder"), *((time, name, "reads a clock") for name in _CLOCKS),
     *((owner, name, "draws random numbers")
       for owner, name in ((os, "urandom"), (uuid, "uuid4"), (np.random, "default_rng"))),
-    *((builtins, name, "runs a text as code") for name in ("eval", "exec", "compile")),
 ]  # fmt: skip
 """Functions that give something else in each call, and what calls of them do, in words."""
-_FUTURES = __future__.annotations.compiler_flag
-_COMPILE, _EVAL, _EXEC = compile, eval, exec
 _IN_EACH_CALL = ("always", "all", "error")
 """What filters do with warnings that every call shows. Others are shown once, by the first call."""
 
@@ -103,9 +98,9 @@ def not_shown() -> Iterator[list[str]]:
 
     def refusing(read: Callable[..., Any], does: str) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
-            files, caller = does.endswith(("file", "folder")), sys._getframe(1)
-            if get_ident() not in here or _is_of_a_library(caller, files=files):
-                return _run_for(caller, read, *arguments, **options)
+            files = does.endswith(("file", "folder"))
+            if get_ident() not in here or _is_of_a_library(sys._getframe(1), files=files):
+                return read(*arguments, **options)
             found.append(does)
             raise Said(does)
 
@@ -126,24 +121,6 @@ def not_shown() -> Iterator[list[str]]:
                 if getattr(sys, name) is stream:  # else another thread has put its own there
                     setattr(sys, name, streams[name])
             logging.Logger.callHandlers, warnings.warn = handle, warn  # type: ignore[method-assign]
-
-
-def _run_for(caller: FrameType, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a function as the frame `caller` does: `eval`, `exec` and `compile` depend on its names and its futures."""
-    futures = caller.f_code.co_flags & _FUTURES
-    if function is _COMPILE:
-        bound = dict(zip(("source", "filename", "mode", "flags", "dont_inherit"), arguments, strict=False)) | options
-        flags = bound.pop("flags", 0) | (0 if bound.pop("dont_inherit", False) else futures)
-        return _COMPILE(**bound, flags=flags, dont_inherit=True)
-    if function not in (_EVAL, _EXEC):
-        return function(*arguments, **options)
-    text, names, variables = (*arguments, None, None)[:3]
-    if isinstance(text, str | bytes):
-        text = text.lstrip() if function is _EVAL else text
-        text = _COMPILE(text, "<string>", function.__name__, futures, dont_inherit=True)
-    if names is None:
-        names, variables = caller.f_globals, caller.f_locals if variables is None else variables
-    return function(text, names, variables, **options)
 
 
 def _is_of_a_library(frame: FrameType | None, *, files: bool) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -16,7 +16,8 @@ import numpy as np
 from torch import nn
 
 from threadcast.capture.guards.objects import CONSTANTS, contents_of, is_constant, is_opaque, items_of
-from threadcast.capture.guards.reachable import Dictionary, Place, Reachable
+from threadcast.capture.guards.places import Dictionary, Place
+from threadcast.capture.guards.reachable import Reachable
 
 _MISSING = object()
 _CONTENTS = "cell_contents"
@@ -31,6 +32,8 @@ class Table:
     before: dict[Any, Any]
     constants: bool = True
     """Whether it is a difference that a public constant has become another one, has come or has gone."""
+    besides: frozenset[str] = frozenset()
+    """Names whose values make no difference."""
 
     @property
     def items(self) -> dict[Any, Any]:
@@ -46,7 +49,7 @@ class Table:
         if not (self.before or dict.__len__(self.items)):
             return None
         now = self.present()
-        for name in {**self.before, **now}:
+        for name in (name for name in {**self.before, **now} if name not in self.besides):
             one, other = now.get(name, _MISSING), self.before.get(name, _MISSING)
             if not (same(one, other) or (not self.constants and _is_setting(name, one) and _is_setting(name, other))):
                 return self.of.called(name)
@@ -71,6 +74,40 @@ class Table:
             self.items.update(self.before)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Container:
+    """A list, a deque, a set or an array, and what it held."""
+
+    place: Place
+    before: Any
+
+    @classmethod
+    def at(cls, place: Place) -> Container:
+        """One with what it holds now."""
+        held = place.value
+        return cls(place, list(held) if isinstance(held, list) else copy.copy(held))
+
+    def difference(self) -> str | None:
+        """The name of the container where it holds something else now; else None."""
+        now, before = self.place.value, self.before
+        if isinstance(now, list | deque):
+            alike = len(now) == len(before) and all(map(same, now, before))
+        elif isinstance(now, np.ndarray):
+            alike = now.shape == before.shape and now.dtype == before.dtype and now.tobytes() == before.tobytes()
+        else:
+            alike = bool(now == before)
+        return None if alike else self.place.name
+
+    def restore(self) -> None:
+        """Let it hold again what it held."""
+        held = self.place.value
+        if isinstance(held, list | np.ndarray | bytearray):
+            held[:] = self.before
+        else:
+            held.clear()
+            held.update(self.before) if isinstance(held, set) else held.extend(self.before)
+
+
 class PythonState:
     """A snapshot of what `roots` (functions and modules) can read besides their arguments, without tensors' values.
 
@@ -81,12 +118,12 @@ class PythonState:
     def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None) -> None:
         found = Reachable(roots)
         known = set() if besides is None else {id(vars(module)) for module in besides.modules()}
-        self.tensors, self.modules, self.names = found.tensors, found.modules, found.names
+        self.tensors, self.modules, self.names = found.tensors, found.modules, found.read.names
         self.generators = found.generators
         self.unwatchable = found.unwatchable
         """A value that is read but cannot be watched for changes, as text; None where there is none."""
         self.tables = [
-            Table(one, names := found.names_of(one), items_of(one.items, names), constants=id(one.items) not in known)
+            Table(one, names := found.read.of(one), items_of(one.items, names), constants=id(one.items) not in known)
             for one in found.dictionaries
         ]
         self._ordered = [
@@ -96,11 +133,10 @@ class PythonState:
         """Dictionaries whose order can change alone, which their counters of changes do not show."""
         self.caches = found.caches
         """The caches of functions (`functools.lru_cache`)."""
-        self._lists = [(place, list(place.value)) for place in found.containers if isinstance(place.value, list)]
-        self.lists = [place.value for place, _ in self._lists]
-        self._others = [
-            (place, copy.copy(place.value)) for place in found.containers if not isinstance(place.value, list)
-        ]
+        containers = [Container.at(place) for place in found.containers]
+        self._lists = [one for one in containers if isinstance(one.place.value, list)]
+        self._others = [one for one in containers if not isinstance(one.place.value, list)]
+        self.lists = [one.place.value for one in self._lists]
         self._variables = [(variable, variable.get(_MISSING)) for variable in found.variables]
         self.reads_elsewhere = bool(self._variables or self._ordered or self._others)
         """Whether `changed_elsewhere` has anything to look at."""
@@ -118,14 +154,12 @@ class PythonState:
     def changed(self) -> str | None:
         """The name of the first value that differs from the snapshot; None where all are the same."""
         attributes = self.changed_attributes(range(len(self.attributes)))
-        return self.changed_in(self.tables) or self._changed_lists() or attributes or self.changed_elsewhere()
+        held = self.changed_in([*self.tables, *self._lists])
+        return held or attributes or self.changed_elsewhere()
 
-    def changed_in(self, tables: Iterable[Table]) -> str | None:
-        """As `changed`, for these tables only."""
-        return next(filter(None, (table.difference() for table in tables)), None)
-
-    def _changed_lists(self) -> str | None:
-        return next((place.name for place, before in self._lists if not _same_items(place.value, before)), None)
+    def changed_in(self, held: Iterable[Table | Container]) -> str | None:
+        """As `changed`, for these only."""
+        return next(filter(None, (one.difference() for one in held)), None)
 
     def changed_attributes(self, numbers: Iterable[int]) -> str | None:
         """As `changed`, for the `attributes` with these numbers only."""
@@ -144,29 +178,20 @@ class PythonState:
         for table in self._ordered:
             if not all(map(is_, table.items, table.before)):
                 return f"the order of {table.of.place.name}"
-        return next((place.name for place, before in self._others if not _same_contents(place.value, before)), None)
+        return self.changed_in(self._others)
 
     def restore(self) -> str | None:
         """Give everything its value in the snapshot; return what `changed` returned before."""
         if (changed := self.changed()) is None:
             return None
-        for table in self.tables:
-            table.restore()
-        for place, items in self._lists:
-            place.value[:] = items
+        for held in (*self.tables, *self._lists, *self._others):
+            held.restore()
         for (owner, name), value in zip(self.attributes, self._values, strict=True):
             if _value_of(owner, name) is not value:
                 delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
         for variable, value in self._variables:
             if value is not _MISSING and variable.get(_MISSING) is not value:
                 variable.set(value)
-        for place, before in self._others:
-            held = place.value
-            if isinstance(held, np.ndarray | bytearray):
-                held[:] = before
-            else:
-                held.clear()
-                held.update(before) if isinstance(held, set) else held.extend(before)
         return changed
 
 
@@ -195,16 +220,3 @@ def same(now: Any, before: Any) -> bool:
 def _is_setting(name: Any, value: Any) -> bool:
     """Whether it is a public constant, or is missing."""
     return isinstance(name, str) and not name.startswith("_") and (value is _MISSING or is_constant(value))
-
-
-def _same_items(now: Sequence[Any], before: Sequence[Any]) -> bool:
-    return len(now) == len(before) and all(map(same, now, before))
-
-
-def _same_contents(now: Any, before: Any) -> bool:
-    """As `_same_items`, for arrays, deques, sets and their kind."""
-    if isinstance(now, deque):
-        return _same_items(now, before)
-    if isinstance(now, np.ndarray):
-        return now.shape == before.shape and now.dtype == before.dtype and bool(now.tobytes() == before.tobytes())
-    return bool(now == before)

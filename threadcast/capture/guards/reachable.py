@@ -8,24 +8,23 @@ can be reached: a trainer's step counter does not matter to a loss that never re
 from __future__ import annotations
 
 import argparse
+import builtins
 import datetime
 import enum
 import gc
 import operator
 import os
 import random
-import reprlib
 import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import _GeneratorContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper as FunctionCache
 from functools import cached_property, partial
 from types import FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,10 +33,8 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 
 from threadcast.capture.guards.code_names import names_in
 from threadcast.capture.guards.libraries import (
-    attributes_read_by,
     is_library,
     is_of_library,
-    is_users_own,
     runs_users_code,
 )
 from threadcast.capture.guards.objects import (
@@ -45,13 +42,14 @@ from threadcast.capture.guards.objects import (
     attributes_of,
     contents_of,
     hides_values,
-    is_constant,
     is_opaque,
     items_of,
     own_dictionary,
     slots_of,
 )
+from threadcast.capture.guards.places import Dictionary, Place, called
 from threadcast.capture.guards.printing import READS
+from threadcast.capture.guards.read_names import ReadNames
 
 MOST = 20_000
 """Most items of lists, dictionaries, sets and arrays that are watched: more would take longer than a small step."""
@@ -68,83 +66,20 @@ _REFUSED = {
 """By id, functions of libraries that give what is not looked at, in words."""
 _HELD = {id(getattr(owner, name)): f"{name}, which gives something else each time" for owner, name, _ in READS}
 """The same of those that the recorder notices where they are called by way of their module (`time.time()`)."""
+_RUN_TEXTS = frozenset(("eval", "exec", "compile"))
+_HELD |= {id(getattr(builtins, name)): f"{name}, which runs a text as code" for name in _RUN_TEXTS}
 _DATES = {id(datetime.date), id(datetime.datetime)}
 _TODAY = {"now", "utcnow", "today"}
 _FOLLOWED = _REFUSED.keys() | _DATES
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
-_MANAGING = {"unittest", "threading", "multiprocessing", "concurrent", "asyncio"}
-"""Libraries whose classes run tests, threads and processes."""
 _WRAPPERS = (MethodType, partial, property, cached_property, staticmethod, classmethod)
 _CONTAINERS: tuple[Any, ...] = (dict, tuple, frozenset, list, set, deque, np.ndarray, bytearray)
-_CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))
-_CALLS = frozenset(("forward", "__call__", "_call_impl"))
-"""The methods of a library's layer that a call of it runs."""
-_FUNCTION_CALLS = frozenset(("forward", "setup_context", "backward", "vjp", "jvp", "vmap"))
-"""The methods of a `torch.autograd.Function` that PyTorch calls, though no code names them."""
-FOLLOWS_PARAMETERS = ("_flat_weights", "_flat_weight_refs")
-"""Attributes of recurrent layers that PyTorch sets where it calls them with other parameters, as capturing does."""
-_MODULE_OWN = frozenset(vars(nn.Module()))
-"""Attributes that every `nn.Module` has; they are checked elsewhere, where modules are watched."""
-
-
-class Place(NamedTuple):
-    """Where a value was found, by which a user knows it: `Net.info["steps"]`, not "a dictionary"."""
-
-    value: Any
-    key: Any
-    """Its name; of a part of `parent` that of the attribute, or the key of the item."""
-    parent: Place | None = None
-    item: bool = False
-    of: str = ""
-    """What the name is one of: " (a variable of loss)"."""
-
-    def part(self, value: Any, key: Any, *, item: bool = False) -> Place:
-        """Where a part of the value is, which code reads in this way."""
-        return Place(value, key, self, item)
-
-    @property
-    def name(self) -> str:
-        """The name of the value. What is ours has none: a model in it is called as it is alone."""
-        place, parts = self, list[str]()
-        while (above := place.parent) is not None:
-            if type(above.value).__module__.startswith("threadcast.runtime.") and place.value is not None:
-                place = called(place.value)
-                continue
-            parts.append(f"[{reprlib.repr(place.key)}]" if place.item else f".{place.key}")
-            place = above
-        return "".join([place.key, *reversed(parts), place.of])
-
-
-def called(value: Any) -> Place:
-    """A value that is known by the name of a function, a class or a module, else by that of its class."""
-    of = value
-    while isinstance(of, MethodType):
-        of = of.__self__
-    name = of.__name__ if isinstance(of, FunctionType | type | ModuleType) else type(of).__name__
-    return Place(value, str(name))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Dictionary:
-    """A dictionary of which code can read all items or some, and whose it is."""
-
-    items: dict[Any, Any]
-    place: Place
-    kind: Literal["globals", "attributes", "all attributes", "items", "library"]
-    holder: Any = None
-    """The object or the class whose attributes these are; None for others, and for functions."""
-    globals: set[str] = field(default_factory=set)
-    """The global variables that code names."""
-
-    def called(self, key: Any) -> str:
-        """The name of an item."""
-        return Place(None, key, self.place, self.kind == "items").name
 
 
 class Reachable:
     """The values that can be reached from `roots`.
 
-    `names_of` tells which items of `dictionaries` can be read. `attributes` are owners, each with the name of an
+    `attributes` are owners, each with the name of an
     attribute that is not stored in a dictionary. `containers` are lists, sets, deques and arrays, `variables` are
     context variables, `caches` those of functions, `generators` PyTorch's. `places` are where all values were found, by
     their ids; these stay alive as long as this does, so that no id is used twice.
@@ -162,61 +97,12 @@ class Reachable:
         """A reachable value whose changes cannot be detected, as text; None where there is none."""
         self.dictionaries: list[Dictionary] = []
         self.places: dict[int, Place] = {}
-        self._names: set[str] = set()
-        self._frozen: frozenset[str] = frozenset()
-        self._reflective = False
+        self.read = ReadNames()
+        """Which items of `dictionaries` can be read."""
         self._classes: set[int] = set()
-        self._kinds: set[int] = set()
-        """Ids of classes of which all bases were added to `_classes`."""
-        self._inherited: dict[int, frozenset[str]] = {}
-        """By the id of a class that was found, or is a base of one: attributes that code of libraries reads of them."""
-        self._callable_classes: set[int] = set()
-        """Ids of classes that code can reach by a name, so that it may create objects of them."""
         self._globals: dict[int, Dictionary] = {}
         self._items = 0
         self._walk([called(root) for root in roots])
-
-    def names_of(self, table: Dictionary, *, followed: bool = False) -> frozenset[str] | None:
-        """The names of items that can be read, None for all; where `followed`, of those there are, from which others
-        can be reached."""
-        if table.kind in ("items", "all attributes"):
-            return None
-        if table.kind == "globals":
-            return frozenset(table.globals)
-        if table.kind == "library":
-            return self.names if table.holder is None else _CALLS | self._inherited[id(table.holder)]
-        holder, items = table.holder, table.items
-        read = self.names.intersection(dict.keys(items)) if followed else self.names
-        inherited = self._inherited.get(id(holder if isinstance(holder, type) else type(holder)), frozenset())
-        if followed:
-            inherited = inherited.intersection(dict.keys(items))
-        if isinstance(holder, nn.Module):
-            public = _has_library_code(holder)
-            names = read | _CALLS | ({name for name in items if not name.startswith("_")} if public else set())
-            # Of what else code of PyTorch reads, as graphs of `torch.fx` and their like, only these are followed.
-            names |= {name for name in inherited if not followed or _calls_or_lists(items[name])}
-            own = _MODULE_OWN.union(FOLLOWS_PARAMETERS if isinstance(holder, nn.RNNBase) else ())
-            return frozenset((names | set(items) if self._reflective else names) - own)
-        if self._reflective and isinstance(holder, ModuleType | type) and _is_users_own(holder):
-            read = read.union(name for name in items if not followed or _is_data(items[name]))  # others lead anywhere
-        if isinstance(holder, ModuleType):
-            return frozenset(read)
-        if isinstance(holder, type):
-            special = {name for name in items if name.startswith("__") and isinstance(items[name], FunctionType)}
-            if id(holder) not in self._callable_classes:
-                special -= {"__init__", "__new__", "__post_init__"}
-            calls = _FUNCTION_CALLS if issubclass(holder, torch.autograd.Function) else _CALLS
-            return read.union(special, calls, inherited) - _CLASS_OWN
-        if self._reflective:  # code may read any, and may set others
-            return None
-        return read | inherited if followed or inherited else self.names
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of attributes that occur in the code found so far, one object for all dictionaries."""
-        if len(self._frozen) != len(self._names):
-            self._frozen = frozenset(self._names)
-        return self._frozen
 
     def _walk(self, roots: Iterable[Place]) -> None:
         pending = deque(roots)
@@ -231,18 +117,18 @@ class Reachable:
                     pending.extend(self._visit(place))
             found = (place for table in list(self.dictionaries) for place in self._followed(table))
             # Operators are called as `torch.ops.library.name`.
-            operators = (called(op) for name, op in OPDEFS.items() if name.rpartition("::")[2] in self._names)
+            operators = (called(op) for name, op in OPDEFS.items() if name.rpartition("::")[2] in self.read.names)
             for place in (*found, *operators):
                 if id(place.value) not in self.places and not is_opaque(place.value):
                     pending.append(place)
-        if self.places.keys() & _DATES and self._names & _TODAY:
+        if self.places.keys() & _DATES and self.read.names & _TODAY:
             self._cannot("datetime, which gives something else each time")
 
     def _followed(self, table: Dictionary) -> Iterator[Place]:
         """The values in a dictionary from which others can be reached."""
         if not dict.__len__(table.items):
             return
-        for key, value in items_of(table.items, self.names_of(table, followed=True)).items():
+        for key, value in items_of(table.items, self.read.of(table, followed=True)).items():
             if id(value) in self.places or is_opaque(value):
                 continue
             if table.kind == "globals":
@@ -280,7 +166,7 @@ class Reachable:
             library = is_library(value.__name__)
             self._add(vars(value), place, "library" if library else "attributes", None if library else value)
         elif isinstance(value, type):
-            self._callable_classes.update(map(id, value.__mro__))
+            self.read.callable_classes.update(map(id, value.__mro__))
             self._add_class(value)
             self._add_class(kind)  # a metaclass may have properties
             if issubclass(value, enum.Enum) and not is_library(value.__module__):
@@ -368,8 +254,10 @@ class Reachable:
         yield from (place.part(one, f"__defaults__[{i}]") for i, one in enumerate(function.__defaults__ or ()))
         yield place.part(function.__kwdefaults__, "__kwdefaults__")
         names, known = names_in(function.__code__), function.__globals__
-        self._names |= names.attributes
-        self._reflective |= names.reflective
+        named = names.globals - known.keys()
+        if texts := _RUN_TEXTS & (named | (names.attributes if "builtins" in names.globals else set())):
+            self._cannot(_HELD[id(getattr(builtins, min(texts)))])
+        self.read.add(names)
         self._add(vars(function), place, "attributes")
         if (table := self._globals.get(id(known))) is None:
             module = Place(known, str(function.__module__))
@@ -377,7 +265,6 @@ class Reachable:
             self._globals[id(known)] = table
         table.globals.update(names.globals)
         if names.reflective:
-            self._names |= names.texts
             table.globals.update(names.texts)
         if not _ENVIRONMENT.isdisjoint(names.globals | names.attributes):
             yield Place(os.environ, "os.environ")
@@ -391,20 +278,11 @@ class Reachable:
             yield from (called(module) for module in modules if module is not None)
 
     def _add_class(self, kind: type) -> None:
-        if id(kind) in self._kinds:
-            return
-        self._kinds.add(id(kind))
-        bases = (base for base in kind.__mro__ if base not in (nn.Module, object) and is_library(base.__module__))
-        inherited = frozenset[str]().union(*(attributes_read_by(base) for base in bases if not _is_left_out(base)))
-        for base in kind.__mro__:
-            if issubclass(base, nn.Module) or not is_library(base.__module__):  # of others only what code names counts
-                self._inherited[id(base)] = self._inherited.get(id(base), frozenset()) | inherited
-            if id(base) in self._classes:
-                continue
-            self._classes.add(id(base))
+        for base in kind.__mro__ if self.read.add_class(kind) else ():
             library = is_library(base.__module__)
-            if not library or issubclass(base, nn.Module):
+            if id(base) not in self._classes and (not library or issubclass(base, nn.Module)):
                 self._add(attributes_of(base), called(base), "library" if library else "attributes", base)
+            self._classes.add(id(base))
 
     def _of_object(self, place: Place, kind: type) -> Iterator[Place]:
         value, library = place.value, is_library(kind.__module__)
@@ -415,7 +293,7 @@ class Reachable:
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
             return
         if isinstance(value, operator.attrgetter | operator.methodcaller):
-            self._names.update(part for name in value.__reduce__()[1] for part in str(name).split("."))
+            self.read.name(part for name in value.__reduce__()[1] for part in str(name).split("."))
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
             yield called(value.__self__)
         if attributes is not None:
@@ -447,30 +325,3 @@ class Reachable:
 
     def _cannot(self, reason: str) -> None:
         self.unwatchable = self.unwatchable or reason
-
-
-def _is_users_own(holder: ModuleType | type) -> bool:
-    return is_users_own(holder.__name__ if isinstance(holder, ModuleType) else holder.__module__)
-
-
-def _is_data(value: Any, depth: int = 8) -> bool:
-    """Whether it is a constant, or a container of nothing else; one may hold itself."""
-    if type(value) not in (dict, list, tuple, set, frozenset) or not depth:
-        return is_constant(value)
-    return all(_is_data(one, depth - 1) for one in (value.values() if isinstance(value, dict) else value))
-
-
-def _is_left_out(kind: type) -> bool:
-    """Whether a library's class reads attributes that do not matter to a call: a tensor's, or of what runs a script."""
-    return issubclass(kind, Tensor) or kind.__module__.split(".")[0] in _MANAGING
-
-
-def _calls_or_lists(value: Any) -> bool:
-    """Whether a private attribute of a layer is a function, is called as one, or is a list of constants."""
-    if isinstance(value, list):
-        return all(map(is_constant, value))
-    return isinstance(value, FunctionType | MethodType | partial) or runs_users_code(value)
-
-
-def _has_library_code(module: nn.Module) -> bool:
-    return any(base not in (nn.Module, object) and is_library(base.__module__) for base in type(module).__mro__)
