@@ -22,9 +22,9 @@ from threadcast.capture.graph.captured import FIXED_ARGUMENT, Captured, Captured
 from threadcast.capture.graph.dependencies import lies_in
 from threadcast.capture.graph.lowering import lower
 from threadcast.capture.graph.optimizers import SettingInputs
-from threadcast.capture.graph.program import Input, Node, Phase, Program
+from threadcast.capture.graph.program import Input, Node, Phase
 from threadcast.capture.graph.recorder import Recorder
-from threadcast.capture.graph.training_step import Objective, TrainingStep
+from threadcast.capture.graph.training_step import Objective, TrainingStep, describe
 from threadcast.capture.graph.values import find_refs
 from threadcast.capture.guards.libraries import own_classes
 from threadcast.capture.guards.module_values import ModuleValues
@@ -61,7 +61,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, repeated: bool =
     recorder = Recorder()
     with module.left_alone(function, *own_classes(inputs)) as recorder.caches:
         captured = _capture(call, groups, inputs, recorder, settings=None, repeated=repeated)
-    check_constants(captured.program, captured.held, captured.written, module.reached)
+    check_constants(captured, module.reached)
     return captured
 
 
@@ -153,11 +153,7 @@ def capture_step(
     with step.module.left_alone(model, *functions, *own_classes(data)) as recorder.caches:
         captured = _capture(step, step.groups, data, recorder, settings=step.settings, repeated=repeated)
         captured = replace(captured, others=step.others)
-    constants = (
-        captured.held.get(slot) for slot, entry in enumerate(captured.program.inputs) if entry.role == "constant"
-    )
-    step.check_constants(value for value in constants if isinstance(value, Tensor))
-    check_constants(captured.program, captured.held, captured.written, step.module.reached)
+    check_constants(captured, step.module.reached, step.changing)
     step.keep_states()
     return captured
 
@@ -198,29 +194,30 @@ def _capture(
     return captured
 
 
-def check_constants(
-    program: Program, held: Mapping[int, Any], written: Sequence[int], reached: Sequence[Tensor]
-) -> None:
+def check_constants(captured: Captured, reached: Sequence[Tensor], changing: Iterable[Tensor] = ()) -> None:
     """CaptureError where a constant would be another tensor in later calls, though no value that is watched changes.
 
-    That is the gradient of a tensor that the callable's code can reach, one of `reached`; and what a call makes itself
-    past PyTorch's operators (`torch.frombuffer`), where a run writes to it (`written` are such inputs) or returns it.
+    That is the gradient of a tensor that the callable's code can reach, one of `reached`; one that shares memory with a
+    tensor that a training step changes; and what a call makes itself past PyTorch's operators (`torch.frombuffer`),
+    where a run writes to it or returns it.
     """
-    constants = {
-        slot: held[slot] for slot, entry in enumerate(program.inputs) if entry.role == "constant" and slot in held
-    }
-    tensors = {slot: value for slot, value in constants.items() if _has_storage(value)}
+    program = captured.program
+    constants = [slot for slot, entry in enumerate(program.inputs) if entry.role == "constant"]
+    tensors = {slot: value for slot in constants if _has_storage(value := captured.held.get(slot))}
+    memory = _storages(tensor for tensor in changing if tensor.numel())
+    if same := [value for value in tensors.values() if _storage(value) in memory]:
+        raise CaptureError(
+            f"cannot capture: {describe(same[0])} shares memory with a parameter or buffer of the model, but is not "
+            "read from the model"
+        )
     gradients = _storages(tensor.grad for tensor in reached if tensor.is_leaf)
     if gradients and any(_storage(value) in gradients for value in tensors.values()):
         raise CaptureError("cannot capture: a gradient (`.grad`) is read, which may be another tensor in later calls")
     known = _storages(reached)
     made = {slot for slot, value in tensors.items() if _storage(value) not in known}
-    returned = {
-        slot
-        for ref in (find_refs(program.outputs) if made else ())
-        for slot in lies_in(program.nodes, program.inputs, ref)
-    }
-    if not made.isdisjoint({*written, *returned}):
+    outputs = find_refs(program.outputs) if made else ()
+    returned = {slot for ref in outputs for slot in lies_in(program.nodes, program.inputs, ref)}
+    if not made.isdisjoint({*captured.written, *returned}):
         raise CaptureError(
             "cannot capture: a tensor that the call makes past PyTorch's operators (torch.frombuffer) is "
             "written to or returned, and would be the same one in all calls"
@@ -256,35 +253,23 @@ def check_kernels(nodes: Sequence[Node], ops: Iterable[Op]) -> None:
       where channels are last in memory (PyTorch 2.13): in a plan it would not lie as in eager PyTorch.
     """
     for node, op in zip(nodes, ops, strict=True):
-        if node.target is aten.convolution_backward.default and _overruns(node, op.inputs):
+        of_weight = node.target is aten.convolution_backward.default and node.args[-1][1]
+        if not of_weight and node.target is not aten.convolution.default:
+            continue
+        image, weight = op.inputs[1:3] if of_weight else op.inputs[:2]
+        single, last = set(weight.shape[2:]) == {1}, _has_channels_last(image) or _has_channels_last(weight)
+        if not (single and last):
+            continue
+        if of_weight and not node.args[7] and max(node.args[4]) > 1 and weight.shape[1] < _FEW:
             raise CaptureError(
                 "cannot capture: PyTorch's weight gradient of a convolution with a stride, single pixels and fewer "
                 f"than {_FEW} channels last in memory writes outside of its memory"
             )
-        if node.target is aten.convolution.default and _orders_by_threads(node, op.inputs):
+        if not of_weight and len(weight.shape) == 5 and set(node.args[3]) == {1}:
             raise CaptureError(
                 "cannot capture: PyTorch's convolution of single pixels in three dimensions, with channels last in "
                 "memory, orders its result by the number of threads"
             )
-
-
-def _overruns(node: Node, inputs: Sequence[TensorSpec]) -> bool:
-    image, weight = inputs[1], inputs[2]
-    of_weight, strides, transposed = node.args[-1][1], node.args[4], node.args[7]
-    if not of_weight or not overruns_in_channels_last(weight.shape, strides, transposed=transposed):
-        return False
-    return _has_channels_last(image) or _has_channels_last(weight)
-
-
-def _orders_by_threads(node: Node, inputs: Sequence[TensorSpec]) -> bool:
-    image, weight, strides = inputs[0], inputs[1], node.args[3]
-    of_pixels = len(weight.shape) == 5 and set(weight.shape[2:]) == {1} and set(strides) == {1}
-    return of_pixels and (_has_channels_last(image) or _has_channels_last(weight))
-
-
-def overruns_in_channels_last(weight: Sequence[int], strides: Sequence[int], *, transposed: bool) -> bool:
-    """Whether the kernel for the gradient of a weight of this shape overruns its memory where channels are last."""
-    return not transposed and max(strides) > 1 and weight[1] < _FEW and set(weight[2:]) == {1}
 
 
 def _has_channels_last(spec: TensorSpec) -> bool:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -104,30 +105,24 @@ class NumberReads:
                 return False
 
 
-class _Step:
-    """A call of an operator, into `slot`; without one it returns a number, which must be `number`."""
+class _Step(NamedTuple):
+    """A call of an operator, into `slot`; without one it returns a number, which must be shown as `number`: 1 is not
+    1.0 or True, 0.0 is not -0.0, and NaN is NaN."""
 
-    __slots__ = ("_kind", "_node", "_number", "_slot", "_special")
-
-    def __init__(self, node: Node, slot: int | None, number: Any) -> None:
-        self._slot, self._number, self._kind = slot, number, type(number)
-        # 0.0 is -0.0, and NaN is not NaN; complex numbers have parts
-        self._special = slot is None and (number == 0 or number != number or isinstance(number, complex))
-        self._node = node
+    node: Node
+    slot: int | None
+    number: str = ""
 
     def holds(self, slots: dict[int, Any]) -> bool:
         """Make the call; return whether its number is the graph's."""
-        if self._node.target is aten._local_scalar_dense.default:
-            found = self._node.args[0].value(slots).item()  # takes a quarter of the operator's time
+        if self.node.target is aten._local_scalar_dense.default:
+            found = self.node.args[0].value(slots).item()  # takes a quarter of the operator's time
         else:
-            found = self._node.call(slots)
-        if self._slot is not None:
-            slots[self._slot] = found
-            return True
-        found = _number(found)
-        if self._special:
-            return repr(found) == repr(self._number)
-        return type(found) is self._kind and found == self._number
+            found = self.node.call(slots)
+        if self.slot is None:
+            return repr(_number(found)) == self.number
+        slots[self.slot] = found
+        return True
 
 
 class ReadRecorder:
@@ -186,25 +181,17 @@ class ReadRecorder:
         steps = self._steps()
         if not any(written for i in self._needed for written in self._calls[i][1]):
             steps = _without_repeats(steps)
-        nodes = [node for node, _, _ in steps]
-        inputs = self._inputs(nodes) or {}
+        inputs = self._inputs([step.node for step in steps]) or {}
         leaves = [slot for slot in range(self._first, len(self._given)) if isinstance(self._given[slot], Tensor)]
         positions = {slot: i for i, slot in enumerate(leaves)}
         sources = tuple((slot, positions.get(slot, tensor)) for slot, tensor in inputs.items())
-        return NumberReads(sources, tuple(_Step(*step) for step in steps))
+        return NumberReads(sources, tuple(steps))
 
-    def _steps(self) -> list[tuple[Node, int | None, Any]]:
-        """All calls that reads need and all reads, in their order; each with its slot or its number."""
-        steps: list[tuple[Node, int | None, Any]] = []
-        reads = [*self._reads]
-        for i in range(len(self._calls) + 1):
-            while reads and reads[0][0] == i:
-                _, read, number = reads.pop(0)
-                steps.append((read, None, number))
-            if i in self._needed:
-                call, _ = self._calls[i]
-                steps.append((call, call.number, None))
-        return steps
+    def _steps(self) -> list[_Step]:
+        """All calls that reads need and all reads, in their order."""
+        needed = [(i, _Step(call, call.number)) for i, (call, _) in enumerate(self._calls) if i in self._needed]
+        reads = [(i - 0.5, _Step(read, None, repr(number))) for i, read, number in self._reads]
+        return [step for _, step in sorted([*needed, *reads], key=itemgetter(0))]
 
     def _add_input(self, slot: int, value: Any) -> None:
         if isinstance(value, Tensor) and not isinstance(value, FakeTensor):
@@ -290,7 +277,7 @@ class ReadRecorder:
         return found
 
 
-def _without_repeats(steps: Sequence[tuple[Node, int | None, Any]]) -> list[tuple[Node, int | None, Any]]:
+def _without_repeats(steps: Sequence[_Step]) -> list[_Step]:
     """The steps, which write nothing, without those that were made before: each layer of a model may find one mask."""
     same: dict[int, int] = {}
     first: dict[tuple[Any, str], int | None] = {}
@@ -299,14 +286,14 @@ def _without_repeats(steps: Sequence[tuple[Node, int | None, Any]]) -> list[tupl
     def kept(ref: Ref) -> Ref:
         return ref._replace(slot=same.get(ref.slot, ref.slot))
 
-    for node, slot, number in steps:
-        args, kwargs = (map_refs(kept, part) for part in (node.args, node.kwargs))
-        key = node.target, repr((args, kwargs))
+    for step in steps:
+        args, kwargs = (map_refs(kept, part) for part in (step.node.args, step.node.kwargs))
+        key = step.node.target, repr((args, kwargs))
         if key not in first:
-            first[key] = slot
-            found.append((replace(node, args=args, kwargs=kwargs), slot, number))
-        elif slot is not None and (other := first[key]) is not None:
-            same[slot] = other
+            first[key] = step.slot
+            found.append(step._replace(node=replace(step.node, args=args, kwargs=kwargs)))
+        elif step.slot is not None and (other := first[key]) is not None:
+            same[step.slot] = other
     return found
 
 

@@ -158,24 +158,19 @@ def built_in(optimizer: Optimizer) -> tuple[Hashable, ...]:
     return tuple([choices_of(kind, group) for group in optimizer.param_groups]) if kind in NUMBERS else ()
 
 
-def choices_of(kind: type[Optimizer], group: Mapping[str, Any]) -> tuple[tuple[str, Hashable], ...]:
+def choices_of(kind: type[Optimizer], group: Mapping[str, Any]) -> tuple[Hashable, ...]:
     """The part of `built_in` for one group."""
-    chosen = [(name, _plain(group.get(name))) for name in CHOICES[kind]]
-    return (*chosen, *((name, _kind_of_number(name, group.get(name))) for name in NUMBERS[kind]))
-
-
-def _plain(value: Any) -> Hashable:
-    return value if value is None or isinstance(value, bool) else repr(value)
+    chosen = (group.get(name) for name in CHOICES[kind])
+    plain = [value if value is None or isinstance(value, bool) else repr(value) for value in chosen]
+    return (*plain, *(_kind_of_number(name, group.get(name)) for name in NUMBERS[kind]))
 
 
 def _kind_of_number(name: str, value: Any) -> Hashable:
+    if isinstance(value, int | float):
+        return name in _DECIDES_BY_ZERO and value == 0
     if isinstance(value, Tensor):
-        return f"{value.dtype}, {value.numel()} elements, {value.device}, {value.requires_grad}"
-    if isinstance(value, list | tuple):
-        return tuple(_kind_of_number(name, part) for part in value)
-    if not isinstance(value, int | float):
-        return type(value).__name__
-    return name in _DECIDES_BY_ZERO and value == 0
+        return value.dtype, value.numel(), value.device, value.requires_grad
+    return tuple(_kind_of_number(name, one) for one in value) if isinstance(value, list | tuple) else type(value)
 
 
 class SettingInputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -91,7 +91,7 @@ class TrainingStep:
         def differentiate(*data: Any) -> tuple[dict[str, Any], Sequence[Tensor | None]]:
             result, value = self._objective(self._model, *data)
             if not isinstance(value, Tensor) or value.numel() != 1:
-                raise CaptureError(f"loss must return a tensor of one element, got {_describe(value)}")
+                raise CaptureError(f"loss must return a tensor of one element, got {describe(value)}")
             self._recorder.phase = "backward"
             return result, self._backward(value, live, of_buffers)
 
@@ -122,22 +122,16 @@ class TrainingStep:
                 raise CaptureError("the optimizer trains parameters that are not the model's, which a graph would miss")
             if not isinstance(leaf, FakeTensor):
                 raise CaptureError(
-                    f"cannot capture: the loss depends on {_describe(leaf)} that requires a gradient and is not read "
+                    f"cannot capture: the loss depends on {describe(leaf)} that requires a gradient and is not read "
                     "from the model, so a graph would miss this gradient"
                 )
         names = [*(name for name, _ in self._trained), *self.others]
         return torch.autograd.grad(loss, [live[name] for name in names], allow_unused=True)
 
-    def check_constants(self, constants: Iterable[Tensor]) -> None:
-        """CaptureError where one of the recorded `constants` shares memory with a trained parameter or a buffer."""
-        tensors = [*(parameter for _, parameter in self._trained), *self.module.buffers.values()]
-        memory = {tensor.untyped_storage()._cdata for tensor in tensors if tensor.numel()}
-        for constant in constants:
-            if constant.untyped_storage()._cdata in memory:
-                raise CaptureError(
-                    f"cannot capture: {_describe(constant)} shares memory with a parameter or buffer of the model, "
-                    "but is not read from the model"
-                )
+    @property
+    def changing(self) -> list[Tensor]:
+        """The tensors that steps change: trained parameters and buffers."""
+        return [*(parameter for _, parameter in self._trained), *self.module.buffers.values()]
 
     def _update(
         self,
@@ -202,5 +196,6 @@ def _leaves(tensor: Tensor) -> Iterator[Tensor]:
         pending += [following for following, _ in node.next_functions]
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
+    """A value in a message."""
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"
