@@ -26,6 +26,8 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.last, self.unused = nn.Linear(3, 5), nn.Linear(5, 2), nn.Linear(2, 2)
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+        self.frozen.grad = torch.ones(2)  # does not count
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.last(self.first(x).tanh())
@@ -48,15 +50,6 @@ def adamw(parameters: Iterable[nn.Parameter]) -> Optimizer:
     return AdamW(parameters, lr=0.05)
 
 
-class Frozen(Net):
-    """Has parameters that do not count, though they have gradients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused.requires_grad_(False)
-        self.unused.weight.grad = torch.ones(2, 2)
-
-
 class Scaled(Net):
     """Of two types."""
 
@@ -76,8 +69,8 @@ NOT_FINITE = torch.cat([torch.full((1, 3), float("inf")), X[1:]])
 @pytest.mark.parametrize(
     ("net", "make", "most_norm", "x"),
     [
-        *((Net, make, most_norm, X) for make in (sgd, adamw) for most_norm in (0.01, 0.3, 100.0, float("inf"))),
-        (Frozen, sgd, 0.3, X), (Scaled, sgd, 0.1, X), (Net, sgd, 1.0, NOT_FINITE),
+        *((Net, make, most_norm, X) for make in (sgd, adamw) for most_norm in (0.3, float("inf"))),
+        (Scaled, sgd, 0.1, X), (Net, sgd, 1.0, NOT_FINITE),
     ],
 )  # fmt: skip
 def test_parameters_and_state_are_as_in_eager_pytorch(net: type[Net], make: Made, most_norm: float, x: Tensor) -> None:
@@ -85,7 +78,7 @@ def test_parameters_and_state_are_as_in_eager_pytorch(net: type[Net], make: Made
     optimizers = make(mine.parameters()), make(theirs.parameters())
     step = captured(mine, optimizers[0], most_norm)
     norms = []
-    for _ in range(20):
+    for _ in range(12):
         step.run(x, Y)
         norms.append(train(theirs, optimizers[1], lambda model: cross_entropy(model(x), Y), most_norm=most_norm)[1])
     torch.testing.assert_close(mine.state_dict(), theirs.state_dict(), equal_nan=True)
@@ -98,7 +91,6 @@ def test_parameters_and_state_are_as_in_eager_pytorch(net: type[Net], make: Made
 def test_a_norm_that_may_count_more_than_the_optimizers_gradients_is_refused() -> None:
     """Also of frozen parameters, which another optimizer may have trained before."""
     model = Net()
-    model.unused.requires_grad_(False)
     trained = sgd(one for one in model.parameters() if one.requires_grad)
     captured(model, trained, None)
     with pytest.raises(OptimizerRefused, match="which the norm counts"):

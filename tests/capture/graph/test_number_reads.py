@@ -55,7 +55,8 @@ def test_a_graph_runs_calls_that_read_its_numbers_and_refuses_others() -> None:
 @pytest.mark.parametrize(("read", "same", "others"), [
     (lambda t: t.item(), 0.0, [-0.0, 1.0]), (lambda t: t.item(), float("nan"), [0.0, float("inf")]),
     (lambda t: 1.0 if t == t else 2.0, 1.5, [float("nan")]),
-    (lambda t: 2.0 if torch.equal(t, t * 2) else 3.0, 0.0, [1]),
+    (lambda t: 2.0 if torch.equal(t, t * 2) else 3.0, 0.0, [1]), (lambda t: t.to(torch.int64).item(), 2.0, [0.0]),
+    (lambda t: t.bool().item(), 2.0, [0.0]), (lambda t: torch.stack([t, t * 2])[1].double().item(), 3.0, [4.0]),
 ])  # fmt: skip
 def test_numbers_are_the_same_only_bit_by_bit(read: Callable[[Tensor], Any], same: float, others: list[float]) -> None:
     captured = capture_forward(lambda x, t: x / read(t), torch.ones(2), torch.tensor(same))
@@ -64,23 +65,6 @@ def test_numbers_are_the_same_only_bit_by_bit(read: Callable[[Tensor], Any], sam
     for other in others:
         with pytest.raises(CaptureError, match="other numbers"):
             captured.run(torch.ones(2), torch.tensor(float(other)))
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float32, torch.bool])
-def test_another_number_in_an_argument_of_one_number_is_refused(dtype: torch.dtype) -> None:
-    captured = capture_forward(lambda x, n: x * n.item(), torch.ones(2), torch.ones((), dtype=dtype))
-    assert captured.run(torch.ones(2), torch.ones((), dtype=dtype)).tolist() == [1.0, 1.0]
-    with pytest.raises(CaptureError, match="other numbers"):
-        captured.run(torch.ones(2), torch.zeros((), dtype=dtype))
-
-
-def test_settings_in_a_small_argument_are_built_in() -> None:
-    captured = capture_forward(
-        lambda x, strides: torch.full_like(x, strides[1]), torch.ones(2), torch.tensor([8.0, 16.0])
-    )
-    assert captured.run(torch.ones(2), torch.tensor([4.0, 16.0])).tolist() == [16.0, 16.0]
-    with pytest.raises(CaptureError, match="other numbers"):
-        captured.run(torch.ones(2), torch.tensor([8.0, 32.0]))
 
 
 def test_numbers_that_no_tensor_decides_need_no_check() -> None:
@@ -127,7 +111,6 @@ def edges(*pairs: tuple[int, int]) -> Tensor:
 LOOPS = edges((0, 1), (1, 1), (2, 0), (3, 3), (3, 1))
 """Two of five edges go from a node to itself."""
 OTHER_LOOPS = edges((2, 2), (1, 0), (2, 0), (0, 3), (1, 1))
-ONE_LOOP = edges((2, 2), (1, 0), (2, 0), (0, 3), (0, 1))
 NO_EDGE_BUT_LOOPS = edges((2, 2), (1, 1), (2, 2), (3, 3), (0, 0))
 
 
@@ -156,29 +139,13 @@ MASKED: dict[str, Callable[[Tensor, Tensor], Any]] = {
 def test_sizes_of_what_masks_select_are_built_in(name: str) -> None:
     function, x = MASKED[name], torch.arange(12.0).view(4, 3)
     captured = capture_forward(function, x, LOOPS)
-    for given in (LOOPS, LOOPS.flip(0), LOOPS.flip(0).clone()):
+    for given in (LOOPS, LOOPS.flip(0), *([OTHER_LOOPS] if name == "sums of neighbours" else [])):
         found, wanted = captured.run(x, given), function(x, given)
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
         assert [a.stride() for a in pytree.tree_leaves(found)] == [a.stride() for a in pytree.tree_leaves(wanted)]
     with pytest.raises(CaptureError, match="other numbers"):
         captured.run(x, NO_EDGE_BUT_LOOPS)
-
-
-def test_masks_of_other_values_are_computed_in_each_run() -> None:
-    x = torch.arange(12.0).view(4, 3)
-    captured = capture_forward(sums_of_neighbours, x, LOOPS)
-    assert torch.equal(captured.run(x, OTHER_LOOPS), sums_of_neighbours(x, OTHER_LOOPS))
-    assert not torch.equal(captured.run(x, OTHER_LOOPS), captured.run(x, LOOPS))
-    with pytest.raises(CaptureError, match="other numbers"):
-        captured.run(x, ONE_LOOP)
-
-
-def test_nothing_selected_is_a_size_too() -> None:
-    x = torch.arange(12.0).view(4, 3)
-    captured = capture_forward(sums_of_neighbours, x, NO_EDGE_BUT_LOOPS)
-    assert torch.equal(captured.run(x, NO_EDGE_BUT_LOOPS), torch.zeros(4, 3))
-    with pytest.raises(CaptureError, match="other numbers"):
-        captured.run(x, LOOPS)
+    torch.testing.assert_close(capture_forward(function, x, NO_EDGE_BUT_LOOPS).run(), function(x, NO_EDGE_BUT_LOOPS))
 
 
 def test_a_mask_that_several_layers_find_is_counted_once() -> None:

@@ -17,9 +17,19 @@ from tests.capture.eager_training import train
 from threadcast.capture.graph.capture import capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.optimizers import OptimizerRefused
-from threadcast.core.errors import CaptureError
 
-STEPS = 12
+STEPS = 6
+
+
+def in_groups(parameters: Any) -> Optimizer:
+    first, *rest = parameters
+    groups = [
+        {"params": [first], "momentum": 0.0, "weight_decay": 0.3},
+        {"params": rest[:2], "lr": torch.tensor(0.3, dtype=torch.float64), "nesterov": True},
+        {"params": rest[2:], "maximize": True, "lr": 1e-3, "label": object()},
+    ]
+    return SGD(groups, lr=0.05, momentum=0.9)
+
 
 SETTINGS: dict[str, Callable[[Any], Optimizer]] = {
     "sgd": lambda p: SGD(p, 0.1),
@@ -34,9 +44,10 @@ SETTINGS: dict[str, Callable[[Any], Optimizer]] = {
     "amsgrad": lambda p: Adam(p, 0.01, eps=1e-3, amsgrad=True, maximize=True),
     "adam with a tensor rate": lambda p: Adam(p, torch.tensor(0.01, dtype=torch.float64), eps=1e-3, weight_decay=0.1),
     "adamw": lambda p: AdamW(p, 0.01, eps=1e-3, weight_decay=0.5),
+    "in groups": in_groups,
     "adamw with amsgrad": lambda p: AdamW(p, 0.01, eps=1e-3, amsgrad=True, betas=(0.8, 0.9)),
 }
-ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-9, torch.bfloat16: 0.0, torch.float16: 0.0}
+ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-9}
 """How far movements may differ, as a share of the largest one of a parameter."""
 BY_KERNELS = [torch.float32, torch.float64]
 """Types of which PyTorch's fused kernels are right; others' updates are PyTorch's."""
@@ -115,25 +126,6 @@ def test_one_graph_takes_rates_and_momentum_of_a_schedule(make: Callable[[Any], 
     moved_alike(start, model, eager)
 
 
-def test_groups_have_settings_of_their_own() -> None:
-    def make(parameters: Any) -> Optimizer:
-        first, *rest = parameters
-        groups = [
-            {"params": [first], "momentum": 0.0, "weight_decay": 0.3},
-            {"params": rest[:2], "lr": torch.tensor(0.3, dtype=torch.float64), "nesterov": True},
-            {"params": rest[2:], "maximize": True, "lr": 1e-3, "label": object()},
-        ]
-        return SGD(groups, lr=0.05, momentum=0.9)
-
-    (model, optimizer), (eager, eager_optimizer) = twins(torch.float64, make)
-    start, step = copy.deepcopy(model), captured(model, optimizer, torch.float64)
-    for seed in range(STEPS):
-        x, y = batch(seed, torch.float64)
-        step.run((x,), y)
-        train_eagerly(eager, eager_optimizer, x, y)
-    moved_alike(start, model, eager)
-
-
 SHAPES = [(3,), (), (5, 13), (1,), (15,), (16,), (17,), (64,), (65,), (3, 0, 2), (70_001,), (2, 3, 4, 5)]
 """Below, at and above the width of vectors, odd and empty ones, and one that several threads share."""
 
@@ -163,19 +155,16 @@ def test_kernels_are_right_for_every_size(make: Callable[[Any], Optimizer], dtyp
         torch.testing.assert_close(found, wanted, rtol=1e-5 if dtype is torch.float32 else 1e-12, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.complex64, torch.float32], ids=str)
 @pytest.mark.parametrize("make", [SGD, Adam, AdamW])
-def test_pytorch_updates_what_rounds_coarsely(make: Callable[..., Optimizer], dtype: torch.dtype) -> None:
+def test_pytorch_updates_what_rounds_coarsely_or_has_gaps(make: Callable[..., Optimizer], dtype: torch.dtype) -> None:
     model, x = nn.Linear(5, 5, dtype=dtype), torch.ones(2, 5, dtype=dtype)
+    if dtype is torch.float32:
+        model.weight = nn.Parameter(torch.randn(5, 10)[:, ::2])  # has gaps in memory
+    optimizer = make(model.parameters(), lr=0.1)
     with pytest.raises(OptimizerRefused, match=f"kernel of {make.__name__} is not right for weight, {dtype}"):
-        capture_training(model, lambda out, _: out.abs().sum(), make(model.parameters(), lr=0.1), (x,), None)
-
-
-def test_pytorch_updates_parameters_with_gaps() -> None:
-    model = nn.Linear(8, 8)
-    model.weight = nn.Parameter(torch.randn(8, 16)[:, ::2])
-    with pytest.raises(OptimizerRefused, match="is not right for weight"):
-        capture_training(model, lambda out, _: out.sum(), SGD(model.parameters(), 0.1), (torch.ones(2, 8),), None)
+        capture_training(model, lambda out, _: out.abs().sum(), optimizer, (x,), None)
+    assert not optimizer.state
 
 
 class Mixed(nn.Module):
@@ -208,16 +197,3 @@ def test_parameters_of_several_kinds_are_trained_as_eager_does(make: Callable[[A
         precise = 1e-4 if found.dtype is torch.float32 else 1e-5
         torch.testing.assert_close(found, wanted, rtol=precise, atol=precise, msg=lambda m, name=name: f"{name}: {m}")
     assert set(optimizer.state) == {p for name, p in model.named_parameters() if name != "unused"}
-
-
-def test_a_failed_capture_leaves_the_optimizer_as_it_was() -> None:
-    model = Net()
-    optimizer = SGD(model.parameters(), 0.1, momentum=0.9)
-    with pytest.raises(CaptureError):
-        capture_training(model, lambda out, y: out.sum() if out.sum() > 0 else out.mean(), optimizer, *batch_of_one())
-    assert not optimizer.state
-
-
-def batch_of_one() -> tuple[tuple[Tensor], Tensor]:
-    x, y = batch(0, torch.float32)
-    return (x,), y

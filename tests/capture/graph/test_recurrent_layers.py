@@ -17,11 +17,12 @@ class Recurrent(nn.Module):
 
     def __init__(self, kind: type[nn.RNNBase], options: dict[str, Any]) -> None:
         super().__init__()
+        self.name = "layer"
         self.layer = kind(6, 8, batch_first=True, **options)
         self.head = nn.Linear(8 * (2 if options.get("bidirectional") else 1), 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.layer(x)[0][:, -1])
+        scores: Tensor = self.head(getattr(self, self.name)(x)[0][:, -1])
         return scores
 
 
@@ -31,6 +32,8 @@ def test_recurrent_layers_are_captured(kind: type[nn.RNNBase], options: dict[str
     torch.manual_seed(0)
     model, x, y = Recurrent(kind, options), torch.randn(2, 4, 6), torch.tensor([0, 2])
     captured = capture_forward(model.eval(), x)
+    assert ("mkldnn_rnn_layer" in captured.graph.ids) == (kind is nn.LSTM)
+    assert set(map(id, model.layer._flat_weights)) == set(map(id, model.layer.parameters())), "they are its own again"
     with torch.no_grad():
         torch.testing.assert_close(captured.run(x + 1), model(x + 1))
     names = [name for name, _ in model.named_parameters()]
@@ -38,28 +41,3 @@ def test_recurrent_layers_are_captured(kind: type[nn.RNNBase], options: dict[str
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     gradients = capture_training(model, cross_entropy, optimizer, (x,), y, gradients=True).run()["gradients"]
     torch.testing.assert_close([gradients[name] for name in names], list(wanted))
-
-
-def test_an_lstm_is_one_operator() -> None:
-    captured = capture_forward(Recurrent(nn.LSTM, {}).eval(), torch.randn(2, 4, 6))
-    assert "mkldnn_rnn_layer" in captured.graph.ids
-
-
-def test_capturing_leaves_a_layers_own_weights_in_it() -> None:
-    model = Recurrent(nn.GRU, {}).eval()
-    capture_forward(model, torch.randn(2, 4, 6))
-    assert [id(weight) for weight in model.layer._flat_weights] == list(map(id, model.layer.parameters()))
-
-
-def test_a_layer_whose_attributes_are_read_by_names_at_run_time_is_captured() -> None:
-    class ByName(Recurrent):
-        def forward(self, x: Tensor) -> Tensor:
-            name = "lay" + "er"[: x.dim()]
-            scores: Tensor = self.head(getattr(self, name)(x)[0][:, -1])
-            return scores
-
-    torch.manual_seed(0)
-    model, x = ByName(nn.LSTM, {}).eval(), torch.randn(2, 4, 6)
-    captured = capture_forward(model, x)
-    with torch.no_grad():
-        torch.testing.assert_close(captured.run(x + 1), model(x + 1))
