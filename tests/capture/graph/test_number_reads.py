@@ -209,7 +209,9 @@ def test_a_number_of_what_each_step_changes_is_not_built_in() -> None:
         captured.run((torch.ones(2), False), torch.ones(2))
 
 
-@pytest.mark.parametrize("quantile", [torch.quantile, torch.nanquantile, Tensor.quantile])
+@pytest.mark.parametrize(
+    "quantile", [lambda x, q: torch.quantile(x, q), lambda x, q: torch.nanquantile(x, q=q), lambda x, q: x.quantile(q)]
+)
 def test_quantiles_out_of_range_are_no_numbers_of_a_graph(quantile: Callable[[Tensor, Tensor], Tensor]) -> None:
     x = torch.arange(8.0)
     captured = capture_forward(lambda x, q: quantile(x, q), x, torch.tensor([0.1, 0.5]))
@@ -221,3 +223,6 @@ def test_quantiles_out_of_range_are_no_numbers_of_a_graph(quantile: Callable[[Te
         captured.run(x, torch.tensor([0.1, -0.01]))
     with pytest.raises(CaptureError, match="must be in the range"):
         capture_forward(lambda x, q: quantile(x, q), x, torch.tensor([0.1, 1.01]))
+    held = torch.quantile
+    with pytest.raises(CaptureError, match=r"called as torch\.quantile"):
+        capture_forward(lambda x, q: held(x, q), x, torch.tensor([0.1, 0.5]))

@@ -56,81 +56,57 @@ class Lowered:
 
 
 def lower(recording: Recording, inputs: Sequence[Input], values: Sequence[Any]) -> Lowered:
-    """Turn recorded calls into an op graph and its program.
+    """Turn recorded calls into an op graph and its program, without calls that nothing needs.
 
     `inputs` name the arguments in order, `values` are the objects that they represent.
     """
-    builder = _Builder(recording, inputs, values)
+    n, recorded = len(inputs) + len(recording.constants), [*range(len(inputs)), *recording.constants]
+    constants = dict(enumerate(recording.constants.values(), len(inputs)))
+    names = [*inputs, *(Input("constant", f"constant {i}") for i in range(len(constants)))]
+    shared = _sharing(names, [*values, *constants.values()])
+    specs = {Ref(slot): spec for slot, own in enumerate(recorded) if (spec := recording.specs.get(Ref(own)))}
+    meant: dict[Ref, Ref | None] = {Ref(own): Ref(slot) for slot, own in enumerate(recorded)}
+    """For each ref of the recording the ref in the program; None for a result that a mask leaves out."""
+    calls: list[Call] = []
     for call in recording.calls:
-        builder.add(call)
-    return builder.finish(recording)
+        args, kwargs = map_refs(meant.__getitem__, call.args), map_refs(meant.__getitem__, call.kwargs)
+        first = next((specs[arg] for arg in args if isinstance(arg, Ref) and arg in specs), _SCALAR)
+        parts, held = parts_of(replace(call, args=args, kwargs=kwargs), first, n + len(calls))
+        for slot, part in enumerate(parts, n + len(calls)):
+            specs.update((Ref(slot, item), spec) for item, spec in items(part.result) if spec is not None)
+        calls += parts
+        meant.update((Ref(call.number, item), held.get(item)) for item, _ in items(call.result))
+    simpler = Simplifier(calls, shared, map_refs(meant.__getitem__, recording.outputs))
+    simpler.run()
+    keep = _needed(simpler.calls, n, simpler.outputs)
+    slots = {slot: slot for slot in range(n)} | {n + old: n + new for new, old in enumerate(keep)}
+
+    def renumber(ref: Ref) -> Ref:
+        return Ref(slots[ref.slot], ref.item)
+
+    calls = [simpler.calls[i] for i in keep]
+    nodes = tuple(
+        Node(one.target, map_refs(renumber, one.args), map_refs(renumber, one.kwargs), one.phase) for one in calls
+    )
+    program = Program(tuple(shared), nodes, tuple(map_refs(renumber, simpler.outputs)), recording.structure)
+    distinct: dict[str, Op] = {}
+    ops = tuple(distinct.setdefault(op.key, op) for op in (_op(call, specs) for call in calls))
+    graph = OpGraph(tuple(call.name for call in calls), ops, edges(nodes, shared))
+    given = {slot: recording.given[own] for slot, own in enumerate(recorded) if own in recording.given}
+    return Lowered(graph, program, constants, _apart(program, recording, given))
 
 
-class _Builder:
-    def __init__(self, recording: Recording, inputs: Sequence[Input], given: Sequence[Any]) -> None:
-        names = [*inputs, *(Input("constant", f"constant {i}") for i in range(len(recording.constants)))]
-        self.constants = dict(enumerate(recording.constants.values(), len(inputs)))
-        self.inputs = _sharing(names, [*given, *self.constants.values()])
-        self.n_inputs = len(self.inputs)
-        slots = [*range(len(inputs)), *recording.constants]
-        self.given = {slot: recording.given[own] for slot, own in enumerate(slots) if own in recording.given}
-        self.values: dict[Ref, Ref | None] = {Ref(recorded): Ref(slot) for slot, recorded in enumerate(slots)}
-        """For each ref of the recording the ref in the program.
-
-        None for a result that a mask has its operator leave out.
-        """
-        self.specs = {Ref(i): spec for i, slot in enumerate(slots) if (spec := recording.specs.get(Ref(slot)))}
-        self.calls: list[Call] = []
-
-    def add(self, call: Call) -> None:
-        """Add a call, or those in its place."""
-        args, kwargs = map_refs(self._meant, call.args), map_refs(self._meant, call.kwargs)
-        first = next((self.specs[arg] for arg in args if isinstance(arg, Ref) and arg in self.specs), _SCALAR)
-        slot = self.n_inputs + len(self.calls)
-        calls, held = parts_of(replace(call, args=args, kwargs=kwargs), first, slot)
-        self.calls += calls
-        for at, part in enumerate(calls, slot):
-            self.specs.update((Ref(at, item), spec) for item, spec in items(part.result) if spec is not None)
-        self.values.update((Ref(call.number, item), held.get(item)) for item, _ in items(call.result))
-
-    def _meant(self, ref: Ref) -> Any:
-        return self.values[ref]
-
-    def finish(self, recording: Recording) -> Lowered:
-        """The graph and program, without calls that nothing needs."""
-        outputs = map_refs(self._meant, recording.outputs)
-        simpler = Simplifier(self.calls, self.inputs, outputs)
-        simpler.run()
-        keep = _needed(simpler.calls, self.n_inputs, simpler.outputs)
-        calls = [simpler.calls[i] for i in keep]
-        slots = {slot: slot for slot in range(self.n_inputs)}
-        slots.update({self.n_inputs + old: self.n_inputs + new for new, old in enumerate(keep)})
-
-        def renumber(ref: Ref) -> Ref:
-            return Ref(slots[ref.slot], ref.item)
-
-        renumbered = tuple(
-            Node(n.target, map_refs(renumber, n.args), map_refs(renumber, n.kwargs), n.phase) for n in calls
-        )
-        distinct: dict[str, Op] = {}
-        ops = tuple(distinct.setdefault(op.key, op) for op in map(self._op, calls))
-        outputs = tuple(map_refs(renumber, simpler.outputs))
-        program = Program(tuple(self.inputs), renumbered, outputs, recording.structure)
-        graph = OpGraph(tuple(call.name for call in calls), ops, edges(renumbered, self.inputs))
-        apart = _apart(program, recording, self.given)
-        return Lowered(graph, program, self.constants, apart)
-
-    def _op(self, call: Call) -> Op:
-        refs = list(dict.fromkeys(call.refs()))
-        positions = {ref: i for i, ref in enumerate(refs)}
-        arguments = {
-            "target": str(call.target),
-            "args": [encode(arg, positions) for arg in call.args],
-            "kwargs": {name: encode(value, positions) for name, value in sorted(call.kwargs.items())},
-        }
-        inputs = tuple(self.specs[ref] for ref in refs)
-        outputs = tuple(spec for _, spec in items(call.result) if spec is not None)
-        return Op(call.kind or kind_of(call.target, call.args), inputs, arguments, outputs)
+def _op(call: Call, specs: Mapping[Ref, TensorSpec]) -> Op:
+    refs = list(dict.fromkeys(call.refs()))
+    positions = {ref: i for i, ref in enumerate(refs)}
+    arguments = {
+        "target": str(call.target),
+        "args": [encode(arg, positions) for arg in call.args],
+        "kwargs": {name: encode(value, positions) for name, value in sorted(call.kwargs.items())},
+    }
+    inputs = tuple(specs[ref] for ref in refs)
+    outputs = tuple(spec for _, spec in items(call.result) if spec is not None)
+    return Op(call.kind or kind_of(call.target, call.args), inputs, arguments, outputs)
 
 
 def _apart(program: Program, recording: Recording, given: Mapping[int, int]) -> tuple[int, ...]:

@@ -141,31 +141,21 @@ class TrainingStep:
         numbers: Sequence[Tensor],
     ) -> None:
         """Update every trained parameter that has a gradient. OptimizerRefused where that cannot be recorded."""
-        try:
-            self._recorded_update(live, self._clipped(gradients), states, numbers)
-        except Exception as error:
-            raise OptimizerRefused(f"cannot capture the update: {type(error).__name__}: {error}") from error
-
-    def _recorded_update(
-        self,
-        live: Mapping[str, Tensor],
-        gradients: Sequence[Tensor | None],
-        states: Sequence[Tensor],
-        numbers: Sequence[Tensor],
-    ) -> None:
         live_states, given = dict(zip(self.groups["state"], states)), dict(zip(self.settings.tensors, numbers))
         known: dict[int, dict[str, float]] = {}
-        with torch.no_grad():
-            for (name, parameter), gradient in zip(self._trained, gradients):  # those of others come after
-                if gradient is None:
-                    continue
-                update = self._updates[parameter]
-                group = self._group_of[parameter]
-                if group not in known:
-                    known[group] = self.settings.numbers(group, given, self._recorder.number)
-                own = [live_states[f"{name}.{key}"] for key in self._states[name]]
-                update.apply(live[name], gradient, own, known[group])
-                self._updated.append((name, parameter))
+        try:
+            with torch.no_grad():
+                for (name, parameter), gradient in zip(self._trained, self._clipped(gradients)):  # others come after
+                    if gradient is None:
+                        continue
+                    group = self._group_of[parameter]
+                    if group not in known:
+                        known[group] = self.settings.numbers(group, given, self._recorder.number)
+                    own = [live_states[f"{name}.{key}"] for key in self._states[name]]
+                    self._updates[parameter].apply(live[name], gradient, own, known[group])
+                    self._updated.append((name, parameter))
+        except Exception as error:
+            raise OptimizerRefused(f"cannot capture the update: {type(error).__name__}: {error}") from error
 
     def _clipped(self, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """The gradients as `torch.nn.utils.clip_grad_norm_` leaves them, in memory of their own."""

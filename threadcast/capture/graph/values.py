@@ -54,33 +54,25 @@ def find_refs(template: Any) -> Iterator[Ref]:
     return find(Ref, template)
 
 
-def map_refs(change: Callable[[Ref], Ref], template: Any) -> Any:
+def map_refs(change: Callable[[Ref], Any], template: Any) -> Any:
     """`template` with `change` applied to every `Ref` in nested lists, tuples and dictionaries."""
-    if isinstance(template, Ref):
-        return change(template)
-    if isinstance(template, AsNumber):
-        return AsNumber(change(template.ref))
-    if isinstance(template, list):
-        return [map_refs(change, part) for part in template]
-    if type(template) is tuple:  # not torch.Size, which stays one
-        return tuple(map_refs(change, part) for part in template)
-    if isinstance(template, dict):
-        return {key: map_refs(change, part) for key, part in template.items()}
-    return template
+    return _mapped(lambda one: AsNumber(change(one.ref)) if isinstance(one, AsNumber) else change(one), template)
 
 
 def filled(template: Any, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
     """`template` with the values in these slots in place of each `Ref` and `AsNumber`."""
-    if isinstance(template, Ref):
-        return template.value(slots)
-    if isinstance(template, AsNumber):
-        return template.ref.value(slots).item()
+    return _mapped(lambda one: one.ref.value(slots).item() if isinstance(one, AsNumber) else one.value(slots), template)
+
+
+def _mapped(change: Callable[[Any], Any], template: Any) -> Any:
+    if isinstance(template, Ref | AsNumber):
+        return change(template)
     if isinstance(template, list):
-        return [filled(part, slots) for part in template]
-    if type(template) is tuple:
-        return tuple([filled(part, slots) for part in template])
+        return [_mapped(change, part) for part in template]
+    if type(template) is tuple:  # not torch.Size, which stays one
+        return tuple([_mapped(change, part) for part in template])
     if isinstance(template, dict):
-        return {key: filled(part, slots) for key, part in template.items()}
+        return {key: _mapped(change, part) for key, part in template.items()}
     return template
 
 

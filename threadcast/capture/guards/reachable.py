@@ -68,6 +68,10 @@ _HELD = {id(getattr(owner, name)): f"{name}, which gives something else each tim
 """The same of those that the recorder notices where they are called by way of their module (`time.time()`)."""
 _RUN_TEXTS = frozenset(("eval", "exec", "compile"))
 _HELD |= {id(getattr(builtins, name)): f"{name}, which runs a text as code" for name in _RUN_TEXTS}
+_HELD |= {
+    id(getattr(torch, name)): f"{name}, whose range is only looked at where it is called as torch.{name}"
+    for name in ("quantile", "nanquantile")
+}
 _DATES = {id(datetime.date), id(datetime.datetime)}
 _TODAY = {"now", "utcnow", "today"}
 _FOLLOWED = _REFUSED.keys() | _DATES
