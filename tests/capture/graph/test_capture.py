@@ -20,7 +20,6 @@ from tests.random_order import random_order
 from threadcast import networks
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.program import Node
 from threadcast.core.errors import CaptureError, ExecutionError, InvalidInput
 from threadcast.core.graph import OpGraph
 
@@ -259,29 +258,6 @@ def test_an_order_that_leaves_out_a_node_is_refused() -> None:
         captured.run(order=[0, 1])
     with pytest.raises((InvalidInput, CaptureError)):
         captured.program.run([])
-
-
-def test_values_are_freed_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    def function(x: Tensor) -> Tensor:
-        large = x.sin()
-        large.mul_(2)  # nobody uses what it returns, which is `large` itself
-        return large.cos().exp()
-
-    program = capture_forward(function, torch.ones(3)).program
-    outputs: list[weakref.ref[Tensor]] = []
-    alive: list[int] = []
-
-    call = Node.call
-
-    def watched(node: Node, slots: Sequence[Any]) -> Any:
-        alive.append(len({id(value) for output in outputs if (value := output()) is not None}))
-        value = call(node, slots)
-        outputs.append(weakref.ref(value))
-        return value
-
-    monkeypatch.setattr(Node, "call", watched)
-    program.run([torch.ones(3)])
-    assert alive == [0, 1, 1, 1]
 
 
 def test_arguments_that_share_memory_keep_their_order() -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from tests.capture.eager_training import train
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.core.errors import CaptureError
 
@@ -157,31 +156,6 @@ def test_a_mask_that_several_layers_find_is_counted_once() -> None:
     assert one is not None
     assert two is not None
     assert len(one.steps) == len(two.steps)
-
-
-def test_gradients_pass_through_what_a_mask_selects() -> None:
-    class Labelled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
-
-        def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-            found: Tensor = self.last(self.first(sums_of_neighbours(x, edges))[edges[0, :4] < 2])
-            return found
-
-    def loss(result: Tensor, target: Tensor) -> Tensor:
-        return (result - target[:, None]).square().mean()
-
-    models = Labelled(), Labelled()
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
-    data, target = (torch.randn(4, 3), LOOPS), torch.ones(2)
-    captured = capture_training(models[0], loss, optimizers[0], data, target)
-    for _ in range(2):
-        wanted, _ = train(models[1], optimizers[1], lambda model: loss(model(*data), target))
-        torch.testing.assert_close(captured.run(data, target)["loss"], wanted)
-    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        torch.testing.assert_close(one, other)
 
 
 def test_a_number_of_what_each_step_changes_is_not_built_in() -> None:

@@ -41,7 +41,7 @@ from threadcast.capture.graph.values import Ref
 from threadcast.capture.guards.function_caches import CacheFilled, FunctionCaches
 from threadcast.capture.guards.past_operators import arguments_left_alone, refused_reads
 from threadcast.capture.guards.printing import Said, not_shown
-from threadcast.capture.guards.random_state import RandomStateWatch
+from threadcast.capture.guards.random_state import random_state_watched
 from threadcast.capture.guards.unsupported import check_operator, has_cached_weights
 from threadcast.core.errors import CaptureError
 
@@ -152,7 +152,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 leaves, structure = pytree.tree_flatten(tuple(arguments))
                 self._reads = ReadRecorder(self.recording, leaves, first=own, of_inputs=not self._fixed_offsets)
                 given = self._stand_ins(leaves, own if repeated else len(leaves))
-                random_state = end.enter_context(RandomStateWatch())
+                check_random_state = end.enter_context(random_state_watched())
                 refused = end.enter_context(refused_reads())
                 end.enter_context(checked_quantiles())
                 if not self._fixed_offsets:  # as those that `torch.compile` itself has captured have
@@ -164,7 +164,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     raise CaptureError(f"cannot capture: the callable catches what only recording raises: {refusal}")
                 if said:
                     raise Said(said[0])
-                random_state.check(call.target for call in self.recording.calls)
+                check_random_state(call.target for call in self.recording.calls)
         except CaptureError:
             raise
         except Exception as error:

@@ -6,11 +6,11 @@ than by writing to the tensors' numbers.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from operator import is_
+from threading import get_ident
 from typing import Any
 from unittest.mock import patch
 
@@ -22,8 +22,6 @@ from threadcast.core.errors import CaptureError
 
 _READS = ("tolist", "numpy", "__array__", "__dlpack__")
 """Methods of tensors that give their numbers without calling an operator."""
-_recording = threading.local()
-"""Has an attribute `refused`, the names of refused methods, in a thread that is recording."""
 
 
 @contextmanager
@@ -33,32 +31,30 @@ def refused_reads() -> Iterator[list[str]]:
     A graph would have them built in. Operators that return numbers, as `item` does, refuse fake tensors by themselves.
     Yields the names of methods that were refused, also by fake tensors: the code may catch what is raised.
     """
-    with ExitStack() as end:
-        for name in _READS:
-            end.enter_context(patch.object(Tensor, name, _refusing(name)))
-        _recording.refused = []
-        end.callback(delattr, _recording, "refused")
-        yield _recording.refused
+    refused, here = list[str](), {get_ident()}  # empty afterwards: what is imported meanwhile may keep a method
 
+    def refusing(name: str) -> Callable[..., Any]:
+        method = getattr(Tensor, name)
 
-def _refusing(name: str) -> Callable[..., Any]:
-    method = getattr(Tensor, name)
-
-    @wraps(method)
-    def called(tensor: Tensor, *arguments: Any, **named: Any) -> Any:
-        refused = getattr(_recording, "refused", None)
-        if refused is None:
-            return method(tensor, *arguments, **named)
-        if isinstance(tensor, FakeTensor):
-            try:
+        @wraps(method)
+        def called(tensor: Tensor, *arguments: Any, **named: Any) -> Any:
+            if get_ident() not in here:
                 return method(tensor, *arguments, **named)
+            try:
+                if isinstance(tensor, FakeTensor):
+                    return method(tensor, *arguments, **named)
+                raise CaptureError(f"cannot capture: numbers of a tensor that is not an argument are read ({name})")
             except Exception:
                 refused.append(name)
                 raise
-        refused.append(name)
-        raise CaptureError(f"cannot capture: numbers of a tensor that is not an argument are read ({name})")
 
-    return called
+        return called
+
+    with ExitStack() as end:
+        for name in _READS:
+            end.enter_context(patch.object(Tensor, name, refusing(name)))
+        end.callback(here.clear)
+        yield refused
 
 
 @contextmanager

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from unittest.mock import patch
 
 import numpy as np
@@ -59,58 +60,55 @@ def told_apart(capture: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-class RandomStateWatch:
+@contextmanager
+def random_state_watched() -> Iterator[Callable[[Iterable[OpOverload]], None]]:
     """A context that detects when the random state is set, or random numbers are drawn by anything but operators.
 
-    A run of the graph could not repeat either. At its end the generators of Python and NumPy are as they were before,
+    A run of the graph could not repeat either. Yields what raises CaptureError where a run of given operators would
+    draw other random numbers than the callable. At the end the generators of Python and NumPy are as they were before,
     but after NumbersDrawn, and so is PyTorch's where the callable has set its seed or state. Else it goes on: other
     threads may have drawn.
     """
+    before, states = _others(), (random.getstate(), np.random.get_state())
+    generator, here, by_name = torch.default_generator, threading.get_ident(), list[str]()
+    seed, state = generator.initial_seed(), generator.get_state()
 
-    def __enter__(self) -> Self:
-        self._set = False
-        self._before, self._states = self._others(), (random.getstate(), np.random.get_state())
-        self._thread = threading.get_ident()
-        self._seed, self._state = torch.default_generator.initial_seed(), torch.default_generator.get_state()
-        self._patches = [
-            patch.object(module, name, self._noticed(getattr(module, name)))
-            for module in (torch, torch.random)
-            for name in ("set_rng_state", "manual_seed")
-        ]
-        for one in self._patches:
-            one.start()
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        for one in self._patches:
-            one.stop()
-        if self._seeded():
-            torch.default_generator.set_state(self._state)
-        if error is not None and not isinstance(error, NumbersDrawn) and self._others() != self._before:
-            NumbersDrawn(self._states).set_back()
-
-    def check(self, called: Iterable[OpOverload]) -> None:
-        """CaptureError where a run of these operators would draw other random numbers than the callable."""
-        if self._set and any(torch.Tag.nondeterministic_seeded in operator.tags for operator in called):
-            raise CaptureError("cannot capture: random numbers are drawn, and the generator's state is set")
-        if self._seeded():
-            raise CaptureError("cannot capture: the state of the random generator is set")
-        if self._others() != self._before:
-            raise NumbersDrawn(self._states)
-
-    def _seeded(self) -> bool:
-        """Whether the generator goes on from elsewhere: its seed or state was set. Other threads may have drawn."""
-        generator = torch.default_generator
-        changed = self._set and not torch.equal(generator.get_state(), self._state)
-        return changed or generator.initial_seed() != self._seed
-
-    def _noticed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def noticed(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:
-            self._set = self._set or threading.get_ident() == self._thread
+            if threading.get_ident() == here:
+                by_name.append(function.__name__)
             return function(*arguments, **named)
 
         return called
 
-    @staticmethod
-    def _others() -> tuple[Any, ...]:
-        return random.getstate(), repr(np.random.get_state(legacy=False))
+    def seeded() -> bool:
+        """Whether the generator goes on from elsewhere: its seed or state was set. Other threads may have drawn."""
+        return bool(by_name and not torch.equal(generator.get_state(), state)) or generator.initial_seed() != seed
+
+    def check(called: Iterable[OpOverload]) -> None:
+        if by_name and any(torch.Tag.nondeterministic_seeded in operator.tags for operator in called):
+            raise CaptureError("cannot capture: random numbers are drawn, and the generator's state is set")
+        if seeded():
+            raise CaptureError("cannot capture: the state of the random generator is set")
+        if _others() != before:
+            raise NumbersDrawn(states)
+
+    try:
+        with ExitStack() as patches:
+            for module in (torch, torch.random):
+                for name in ("set_rng_state", "manual_seed"):
+                    patches.enter_context(patch.object(module, name, noticed(getattr(module, name))))
+            yield check
+    except NumbersDrawn:
+        raise
+    except BaseException:
+        if _others() != before:
+            NumbersDrawn(states).set_back()
+        raise
+    finally:
+        if seeded():
+            generator.set_state(state)
+
+
+def _others() -> tuple[Any, ...]:
+    return random.getstate(), repr(np.random.get_state(legacy=False))
