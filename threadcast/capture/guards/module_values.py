@@ -156,21 +156,17 @@ def _attributes_of(tensors: Mapping[str, Tensor], stand_ins: Mapping[str, Tensor
 
     ModuleChanged where the block sets any.
     """
-    others = [(stand_ins[name], vars(tensor)) for name, tensor in tensors.items() if stand_ins[name] is not tensor]
-    own = [frozenset(vars(stand_in)) for stand_in, _ in others]
-    for (stand_in, attributes), known in zip(others, own, strict=True):
-        held = vars(stand_in)  # a fake of a buffer says that it is one, as the buffer does
-        if name := next((name for name in known & attributes.keys() if held[name] is not attributes[name]), None):
+    pairs = [(vars(stand_ins[name]), vars(tensor)) for name, tensor in tensors.items() if stand_ins[name] is not tensor]
+    own = [frozenset(held) for held, _ in pairs]
+    for held, attributes in pairs:  # a fake of a buffer says that it is one, as the buffer does
+        if name := next((one for one in held.keys() & attributes.keys() if held[one] is not attributes[one]), None):
             raise CaptureError(f"cannot capture: a parameter or buffer has an attribute {name!r}, as fake tensors have")
         held.update(attributes)
     yield
-    for (stand_in, attributes), known in zip(others, own, strict=True):
-        now = {name: value for name, value in vars(stand_in).items() if name in attributes or name not in known}
-        for name in {**now, **attributes}:
-            if name not in now or name not in attributes or now[name] is not attributes[name]:
-                raise ModuleChanged(
-                    f"cannot capture: {name} of a parameter or buffer is set in every call, which a graph would not do"
-                )
+    for (held, attributes), known in zip(pairs, own, strict=True):
+        for name in attributes.keys() | (held.keys() - known):
+            if held.get(name, pairs) is not attributes.get(name, pairs):  # `pairs` is no attribute
+                raise ModuleChanged(_SET.format(f"{name} of a parameter or buffer"))
 
 
 class _Reader(nn.Module):

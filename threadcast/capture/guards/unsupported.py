@@ -12,23 +12,16 @@ from torch.nn.utils import parametrize
 from threadcast.capture.guards.objects import attribute_of
 from threadcast.core.errors import CaptureError
 
-_WRAPPERS = {
-    "torch.nn.parallel.distributed.DistributedDataParallel": (
-        "exchanges gradients between processes during the backward pass"
-    ),
-    "torch.nn.parallel.data_parallel.DataParallel": "divides its batch among devices",
-    "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": (
-        "gathers its parameters from other processes"
-    ),
-    "torch.distributed.fsdp.FSDPModule": "gathers its parameters from other processes",
-    "torch._dynamo.eval_frame.OptimizedModule": "was compiled by torch.compile; pass the module that it was made from",
-    "torch.jit._script.ScriptModule": "is a TorchScript program; pass the module that it was made from",
-    "torch.jit._script.RecursiveScriptModule": "is a TorchScript program; pass the module that it was made from",
+_REFUSED = {
+    "torch.nn.parallel.distributed": "exchanges gradients between processes during the backward pass",
+    "torch.nn.parallel.data_parallel": "divides its batch among devices",
+    "torch.distributed.fsdp": "gathers its parameters from other processes",
+    "torch._dynamo.eval_frame": "was compiled by torch.compile; pass the module that it was made from",
+    "torch.jit": "is a TorchScript program; pass the module that it was made from",
+    "torch.ao.nn.quantized": "is quantised",
+    "torch.ao.nn.intrinsic.quantized": "is quantised",
 }
-"""Why a class cannot be captured, by its full name; subclasses count too.
-
-It is a name, because `torch.distributed` is not in every PyTorch.
-"""
+"""Why classes of these modules of PyTorch, and subclasses of them, cannot be captured."""
 
 _BETWEEN_PROCESSES = frozenset(
     ("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "_dtensor")
@@ -49,10 +42,8 @@ def check_supported(module: nn.Module) -> None:
     """CaptureError where `module` or one in it cannot be captured faithfully; the message says which and why."""
     for part in module.modules():
         for base in type(part).__mro__:
-            if why := _WRAPPERS.get(f"{base.__module__}.{base.__qualname__}"):
+            if why := next((why for where, why in _REFUSED.items() if base.__module__.startswith(where)), None):
                 raise CaptureError(f"cannot capture: {type(part).__name__} {why}")
-        if type(part).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
-            raise CaptureError(f"cannot capture: {type(part).__name__} of {type(part).__module__} is quantised")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if not is_plain(tensor):
             raise CaptureError(f"cannot capture: {name} is a {type(tensor).__name__}, not an ordinary tensor")
