@@ -59,7 +59,6 @@ class FakeTensors:
         """By slot the id of the fake of each argument and of each tensor in the callable's closure."""
         self._of_arguments: set[int] = set()  # storages
         self._closed_over: dict[int, Tensor] = {}  # fakes by the id of what they stand for
-        self._aliased: set[Ref] = set()  # refs that several tensors have
         self._gradients: list[tuple[Tensor, Tensor | None]] = []  # leaves, with the `.grad` that they had
 
     def new_slot(self) -> int:
@@ -95,11 +94,6 @@ class FakeTensors:
         self._alive.append(value)
         self._storages[id(value)] = value.untyped_storage()._cdata
         return self._recording.specs[ref]
-
-    def define_alias(self, value: Any, of: Tensor) -> None:
-        """Remember that `value` is the tensor `of` once more."""
-        self.define(value, self.ref(of))
-        self._aliased.add(self.ref(of))
 
     def ref(self, tensor: Tensor) -> Ref:
         """The ref of a tensor; a real tensor without one becomes a constant.
@@ -147,13 +141,6 @@ class FakeTensors:
         for tensor, before in gained:
             tensor.grad = before
         return bool(gained)
-
-    def is_new(self, tensor: Tensor) -> bool:
-        """Whether the last recorded call created the tensor, in new memory that nothing else refers to yet."""
-        ref, calls = self._refs.get(id(tensor)), self._recording.calls
-        if ref is None or not calls or ref.slot != calls[-1].number or ref in self._aliased:
-            return False
-        return all(result.alias_info is None for result in calls[-1].target._schema.returns)
 
     def forget_value(self, tensor: FakeTensor, *, views: bool) -> None:
         """Note that the numbers of a tensor, and with `views` of others in its memory, are not known from here on."""

@@ -234,7 +234,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.caches.check_running()
         reshapes = torch.Tag.inplace_view in func.tags and func not in TRANSPARENT
         becomes_view = func in _VIEWS and self._fakes.is_own(args[0])
-        if func in _EXCHANGE_MEMORY or (reshapes and not becomes_view and not self._fakes.is_new(args[0])):
+        if func in _EXCHANGE_MEMORY or (reshapes and not becomes_view):
             raise CaptureError(f"cannot capture {func}: it changes what a tensor is, not what it holds")
         if self._is_at_offset_of_argument(func, args, kwargs):
             raise CaptureError(f"cannot capture {func} at a storage offset: an argument may be at another one")
@@ -256,7 +256,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace not in DECLARING and not _are_tensors(result):
             raise CaptureError(f"cannot capture {func}: it returns a number, which may be another in the next call")
         if func in TRANSPARENT:
-            self._fakes.define_alias(result, args[0])
+            self._fakes.define(result, self._fakes.ref(args[0]))
             return result
         if func is aten.lift_fresh.default:  # a tensor made of Python numbers, which the callable may write to
             func = aten.lift_fresh_copy.default
