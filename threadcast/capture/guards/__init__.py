@@ -7,8 +7,8 @@ not do at all. So a call is recorded under three rules:
 
 1. **Watch what code can plainly read.** `reachable` walks from the functions of a call through code and objects
    together: global variables, closures, defaults, bound objects, classes, containers. Of an object only the attributes
-   count whose names occur in code that can be reached (`code_names`), so that a trainer's step counter does not matter
-   to a loss that never names it; where code computes names (`getattr`, `vars`), all of them. Libraries' code is not
+   count whose names occur in code that can be reached (`code_names`, `read_names`), so that a trainer's step counter
+   does not matter to a loss that never names it; where code computes names (`getattr`), all. Libraries' code is not
    followed (`libraries`): it does the same in each call, unless a user's function was put in its place. `python_state`
    is a snapshot of what was found. Values are compared by identity, constants by type and value, and what has changed
    is told by the name that a user has for it. `runtime.watching` asks it before each call, in microseconds.
