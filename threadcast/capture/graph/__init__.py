@@ -22,7 +22,7 @@ gradient, empty tensors by shape, sums that a product adds. `fake_results` says 
 rule for fake tensors does not. Where PyTorch's kernels themselves depend on threads or overrun memory, `capture`
 refuses the graph.
 
-*What varies between runs.* Tensors are inputs. Learning rates are tensors of one element (`optimizers`, `numbers`).
+*What varies between runs.* Tensors are inputs. Learning rates are tensors of one element (`optimizers`).
 Sizes are fixed: others have a graph of their own. Numbers read out of tensors are built in, and read again before
 each run (`numbers.NumberReads`). Python values are the business of `guards`, which is below this room.
 

@@ -13,7 +13,7 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from threadcast.capture.graph.program import Recording
-from threadcast.capture.graph.values import Ref
+from threadcast.capture.graph.values import AsNumber, Ref
 from threadcast.core.errors import CaptureError, InvalidInput
 from threadcast.core.tensor import TensorSpec
 from threadcast.threads.garbage import without_garbage_collection
@@ -190,7 +190,7 @@ def _mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
     """`value` with `change` applied to each tensor in nested lists (or tuples, which become lists) and dictionaries."""
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and not isinstance(value, AsNumber):
         return [_mapped(change, part) for part in value]
     if isinstance(value, dict):
         return {name: _mapped(change, part) for name, part in value.items()}

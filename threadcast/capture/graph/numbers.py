@@ -1,11 +1,8 @@
-"""Python numbers of a recorded call that tensors hold: those that each run reads anew, and those that it has built in.
+"""Python numbers that a recorded call reads out of tensors itself, which a graph has built in.
 
-PyTorch's fused kernels take learning rates and betas as Python floats. Recorded as they are, their values would be
-built into the graph; a float that stands for a tensor of one element (`Numbers`) is read in each run.
-
-What a callable reads out of tensors itself (`momentum.item()`, `if mask.all()`, the size of `x[mask]`) is built in. The
-graph is right for calls that read the same numbers. They are found out before a call: the few operators between the
-inputs and each number are recorded, too, and run again on the call's own tensors (`NumberReads`).
+The graph is right for calls that read the same ones (`momentum.item()`, `if mask.all()`, the size of `x[mask]`). They
+are found out before a call: the few operators between the inputs and each number are recorded, too, and run again on
+the call's own tensors (`NumberReads`).
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -24,43 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.graph.dependencies import is_random, may_be_returned, may_be_written
 from threadcast.capture.graph.program import Call, Node, Recording, below_autograd
-from threadcast.capture.graph.values import AsNumber, Ref, find, map_refs
-from threadcast.core.errors import CaptureError
-
-
-class Numbers:
-    """All such numbers of one recording.
-
-    Operators receive them as plain floats. Each is therefore a random float, by which it is recognised in their
-    arguments; nothing that is recorded depends on its value.
-    """
-
-    def __init__(self) -> None:
-        self._refs: dict[float, Ref] = {}
-        self._random = Random(0)
-
-    def standing_for(self, ref: Ref) -> float:
-        """A number between 0 and 1 that stands for the one element of the tensor that `ref` refers to."""
-        value = self._random.uniform(0.2, 0.8)
-        self._refs[value] = ref
-        return value
-
-    def put_in(self, arguments: Any) -> Any:
-        """A call's arguments, positional or named, with `AsNumber` in place of each float that is one of these."""
-        if not self._refs:
-            return arguments
-        if isinstance(arguments, dict):
-            return {name: self._put(value) for name, value in arguments.items()}
-        return tuple([self._put(value) for value in arguments])
-
-    def _put(self, value: Any) -> Any:
-        if isinstance(value, list) and any(map(self._knows, value)):
-            raise CaptureError("cannot capture: an operator takes a list of numbers that change")
-        return AsNumber(self._refs[value]) if self._knows(value) else value
-
-    def _knows(self, value: Any) -> bool:
-        return isinstance(value, float) and value in self._refs
-
+from threadcast.capture.graph.values import Ref, map_refs
 
 aten = torch.ops.aten
 
@@ -252,8 +212,7 @@ class ReadRecorder:
 
     def _may_be_called(self, call: Call) -> bool:
         """Whether the call may be made once more before a step: it is quick, and each time the same."""
-        varies = any(True for _ in find(AsNumber, (call.args, call.kwargs)))
-        if call.target.namespace != "aten" or is_random(call) or varies:
+        if call.target.namespace != "aten" or is_random(call):
             return False
         results = call.result if isinstance(call.result, list) else [call.result]
         specs = [*results, *(self._recording.specs.get(ref) for ref in call.refs())]

@@ -17,6 +17,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from threadcast.core.errors import CaptureError
 
+aten = torch.ops.aten
+
 _ADAM_NUMBERS = ("lr", "betas", "eps", "weight_decay")
 _ADAM_CHOICES = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")
 
@@ -59,20 +61,26 @@ class Update:
     group: dict[str, Any]
     state_names: tuple[str, ...]
 
-    def apply(self, parameter: Tensor, gradient: Tensor, state: Sequence[Tensor], numbers: Mapping[str, Any]) -> None:
-        """Update `parameter` and `state` in place. `numbers` are the group's numbers, named as by `numbers_of`."""
+    def record(
+        self, parameter: Tensor, gradient: Tensor, state: Sequence[Tensor], numbers: Mapping[str, Any],
+        call: Callable[..., None],
+    ) -> None:  # fmt: skip
+        """Record the update of `parameter` and `state` in place, the kernel by `call(operator, *args, **kwargs)`.
+
+        `numbers` are the group's numbers, named as by `numbers_of`.
+        """
         if gradient.stride() != parameter.stride():  # the kernels walk through memory, whatever strides say
             gradient = torch.empty_like(parameter).copy_(gradient)
         group, own = self.group, list(state)
         if self.kind is SGD:
             choices = {name: group[name] for name in ("nesterov", "maximize")}
-            torch._fused_sgd_([parameter], [gradient], own, **numbers, **choices, is_first_step=False)
+            call(aten._fused_sgd_.default, [parameter], [gradient], own, **numbers, **choices, is_first_step=False)
             return
         step, means, squares, largest = own[-1:], own[:1], own[1:2], own[2:-1]
         choices = {name: group[name] for name in ("amsgrad", "maximize")}
         step[0].add_(1)
-        kernel: Callable[..., None] = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
-        kernel([parameter], [gradient], means, squares, largest, step, **numbers, **choices)
+        kernel = aten._fused_adamw_.default if group["decoupled_weight_decay"] else aten._fused_adam_.default
+        call(kernel, [parameter], [gradient], means, squares, largest, step, **numbers, **choices)
 
 
 def may_be_fused(update: Update, parameter: Tensor, state: Sequence[Tensor]) -> bool:
@@ -214,13 +222,13 @@ class SettingInputs:
         if "_opt_called" not in own and hasattr(own.get("step"), "_wrapped_by_lr_sched"):
             own["_opt_called"] = True
 
-    def numbers(self, group: int, values: Mapping[str, Tensor], number: Callable[[Tensor], float]) -> dict[str, float]:
-        """The argument `numbers` of `Update.apply` while a step is recorded.
+    def numbers(self, group: int, values: Mapping[str, Tensor], number: Callable[[Tensor], Any]) -> dict[str, Any]:
+        """The argument `numbers` of `Update.record` while a step is recorded.
 
-        `values` are the fake tensors that stand for `tensors`; `number` returns a float that stands for one of them.
+        `values` are the fake tensors that stand for `tensors`; `number` returns what stands for one's element.
         """
         settings = self._optimizer.param_groups[group]
-        found: dict[str, float] = {}
+        found: dict[str, Any] = {}
         for name in self._filled[group]:
             is_zero = name in _DECIDES_BY_ZERO and settings[name] == 0
             found[name] = 0.0 if is_zero else number(values[f"{group}.{name}"])

@@ -35,9 +35,9 @@ from threadcast.capture.graph.fake_results import (
     told_at_once,
 )
 from threadcast.capture.graph.fake_tensors import FakeTensors
-from threadcast.capture.graph.numbers import READS, NumberReads, Numbers, ReadRecorder
+from threadcast.capture.graph.numbers import READS, NumberReads, ReadRecorder
 from threadcast.capture.graph.program import PLAIN, TRANSPARENT, Call, Phase, Recording, Result
-from threadcast.capture.graph.values import Ref
+from threadcast.capture.graph.values import AsNumber, Ref
 from threadcast.capture.guards.function_caches import CacheFilled, FunctionCaches
 from threadcast.capture.guards.past_operators import arguments_left_alone, refused_reads
 from threadcast.capture.guards.printing import Said, not_shown
@@ -112,18 +112,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fakes = FakeTensors(self.recording)
         self._names: Counter[str] = Counter()
         self._decomposes: dict[OpOverload, bool] = {}
-        self._numbers = Numbers()
         self._reads: ReadRecorder | None = None
         self._one_hots = OneHots()
         self._refusal = ""
         """What the first of `REFUSALS` that was raised says; an exception would keep alive what raised it."""
 
-    def number(self, tensor: Tensor) -> float:
-        """A float that stands for the one element that `tensor` will hold when the graph runs.
+    def number(self, tensor: Tensor) -> AsNumber:
+        """What stands for the one element that `tensor` will hold when the graph runs, among arguments of `call`."""
+        return AsNumber(self._fakes.ref(tensor))
+
+    def call(self, func: OpOverload, *args: Any, **kwargs: Any) -> None:
+        """Record a call that writes to fake tensors and returns nothing, without making it.
 
         The recorded callable may call this while it is recorded.
         """
-        return self._numbers.standing_for(self._fakes.ref(tensor))
+        in_order, name = tuple(self._fakes.with_refs(args)), self._name(func._schema.name.split("::")[-1])
+        number, by_name = self._fakes.new_slot(), self._fakes.with_refs(kwargs)
+        self.recording.calls.append(Call(func, in_order, by_name, self.phase, name, None, number=number))
 
     @property
     def reads(self) -> NumberReads | None:
@@ -250,7 +255,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in READS:
             return self._read(func, args)
         base = func._schema.name.split("::")[-1]
-        result = None if base.startswith("_fused_") and not func._schema.returns else self._result(func, args, kwargs)
+        result = self._result(func, args, kwargs)
         for tensor in _written(func, args, kwargs):
             self._fakes.forget_value(tensor, views=not func._schema.returns)  # which FakeTensorMode misses in lists
         if func.namespace not in DECLARING and not _are_tensors(result):
@@ -262,8 +267,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             func = aten.lift_fresh_copy.default
         # Before the results get their refs: a result may be one of the arguments.
         func = _VIEWS[func] if becomes_view else func
-        in_order = self._numbers.put_in(tuple(self._fakes.with_refs(args)))
-        by_name = self._numbers.put_in(self._fakes.with_refs(kwargs))
+        in_order, by_name = tuple(self._fakes.with_refs(args)), self._fakes.with_refs(kwargs)
         slot = self._fakes.new_slot()
         if (hot := self._one_hots.ended_by(func, in_order, by_name, slot)) is not None:
             assert isinstance(result, Tensor)

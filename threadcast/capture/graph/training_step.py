@@ -142,7 +142,7 @@ class TrainingStep:
     ) -> None:
         """Update every trained parameter that has a gradient. OptimizerRefused where that cannot be recorded."""
         live_states, given = dict(zip(self.groups["state"], states)), dict(zip(self.settings.tensors, numbers))
-        known: dict[int, dict[str, float]] = {}
+        known: dict[int, dict[str, Any]] = {}
         try:
             with torch.no_grad():
                 for (name, parameter), gradient in zip(self._trained, self._clipped(gradients)):  # others come after
@@ -152,7 +152,7 @@ class TrainingStep:
                     if group not in known:
                         known[group] = self.settings.numbers(group, given, self._recorder.number)
                     own = [live_states[f"{name}.{key}"] for key in self._states[name]]
-                    self._updates[parameter].apply(live[name], gradient, own, known[group])
+                    self._updates[parameter].record(live[name], gradient, own, known[group], self._recorder.call)
                     self._updated.append((name, parameter))
         except Exception as error:
             raise OptimizerRefused(f"cannot capture the update: {type(error).__name__}: {error}") from error
