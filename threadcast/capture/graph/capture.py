@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -233,7 +233,7 @@ def _storage(tensor: Tensor) -> int:
     return found
 
 
-def _has_storage(value: Any) -> bool:
+def _has_storage(value: Any) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.layout is torch.strided
 
 

@@ -49,7 +49,7 @@ class NoUpdate(Optimizer):
     def __init__(self) -> None:
         super().__init__([{"params": []}], {})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Does nothing."""
 
 
@@ -178,7 +178,9 @@ def _kind_of_number(name: str, value: Any) -> Hashable:
         return name in _DECIDES_BY_ZERO and value == 0
     if isinstance(value, Tensor):
         return value.dtype, value.numel(), value.device, value.requires_grad
-    return tuple(_kind_of_number(name, one) for one in value) if isinstance(value, list | tuple) else type(value)
+    return (
+        tuple(_kind_of_number(name, one) for one in value) if isinstance(value, list | tuple) else type(value).__name__
+    )
 
 
 class SettingInputs:

@@ -164,6 +164,7 @@ Result = TensorSpec | None | list[TensorSpec | None]
 class Call(Node):
     """A recorded call, or one of several in its place: what it returns, and what its op is called."""
 
+    target: OpOverload
     name: str
     result: Result
     kind: str = ""

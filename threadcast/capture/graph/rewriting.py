@@ -12,11 +12,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from threadcast.capture.graph.dependencies import may_be_written, memories
 from threadcast.capture.graph.program import Call, Input, Result
@@ -73,19 +74,19 @@ def _gradients(call: Call, first: TensorSpec, slot: int) -> Parts | None:
         if not any(own):
             continue
         held |= {i: Ref(slot + len(calls), None if name == "bias" else i) for i in members if mask[i]}
-        names = {"name": f"{call.name}.{name}", "kind": f"{kind}_{name}"}
+        part = replace(call, name=f"{call.name}.{name}", kind=f"{kind}_{name}")
         if name == "bias":  # the operator itself would compute the weight's gradient too and throw it away
             axes = [0, *range(2, len(first.shape))]
             target, args = aten.sum.dim_IntList, (fixed[0], axes)
-            calls.append(replace(call, target=target, args=args, result=call.result[2], **names))
+            calls.append(replace(part, target=target, args=args, result=call.result[2]))
         else:
             result = [spec if wanted else None for spec, wanted in zip(call.result, own, strict=True)]
-            calls.append(replace(call, args=(*fixed, own), result=result, **names))
+            calls.append(replace(part, args=(*fixed, own), result=result))
     return calls, held
 
 
 _EMPTY = {aten.empty_like.default, aten.new_empty.default, aten.new_empty_strided.default}
-_BY_SIZE: dict[Callable[..., Any], tuple[Callable[..., Any], int]] = {
+_BY_SIZE: dict[OpOverload, tuple[OpOverload, int]] = {
     aten.zeros_like.default: (aten.zeros.default, 0), aten.new_zeros.default: (aten.zeros.default, 0),
     aten.ones_like.default: (aten.ones.default, 0), aten.new_ones.default: (aten.ones.default, 0),
     aten.full_like.default: (aten.full.default, 1), aten.new_full.default: (aten.full.default, 1),
@@ -105,7 +106,7 @@ def _by_shape_alone(call: Call, given: TensorSpec, slot: int) -> Parts | None:
     better as it is."""
     target, args, result = call.target, call.args, call.result
 
-    def part(target: Callable[..., Any], args: tuple[Any, ...], result: Result, name: str = "", **named: Any) -> Call:
+    def part(target: OpOverload, args: tuple[Any, ...], result: Result, name: str = "", **named: Any) -> Call:
         name = f"{call.name}.{name}" if name else call.name
         return replace(call, target=target, args=args, kwargs=named, result=result, name=name)
 

@@ -184,8 +184,10 @@ class PythonState:
         """Give everything its value in the snapshot; return what `changed` returned before."""
         if (changed := self.changed()) is None:
             return None
-        for held in (*self.tables, *self._lists, *self._others):
-            held.restore()
+        for table in self.tables:
+            table.restore()
+        for container in (*self._lists, *self._others):
+            container.restore()
         for (owner, name), value in zip(self.attributes, self._values, strict=True):
             if _value_of(owner, name) is not value:
                 delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
