@@ -61,7 +61,7 @@ MOST = {
     "cli": (5_320, 40),
     "fleet": (900, 15),
     "capture/guards": (1_850, 15),
-    "capture/graph": (3_560, 15),
+    "capture/graph": (3_355, 15),
     "runtime/engine": (615, 15),
     "runtime/operators": (1_940, 15),
     "runtime/check": (1_195, 15),
