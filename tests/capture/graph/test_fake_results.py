@@ -91,10 +91,11 @@ def test_normalisations_are_told_as_they_are() -> None:
     for shape in SHAPES:
         weight = torch.ones(shape[1])
         for image in laid_out(shape):
-            forward = [image, weight, weight, weight.clone(), weight.clone(), True, 0.1, 1e-5]
-            told += check(aten.native_batch_norm.default, forward, exactly=True)
-            for gradient in laid_out(shape):
-                for mask in ([True, True, True], [True, False, False]):
-                    backward = [gradient, image, weight, *[weight.clone() for _ in range(4)], True, 1e-5, mask]
-                    told += check(aten.native_batch_norm_backward.default, backward, exactly=True)
+            for trains in (True, False):
+                forward = [image, weight, weight, weight.clone(), weight.clone(), trains, 0.1, 1e-5]
+                told += check(aten.native_batch_norm.default, forward, exactly=True)
+                for gradient in laid_out(shape):
+                    for mask in ([True, True, True], [True, False, False]):
+                        backward = [gradient, image, weight, *[weight.clone() for _ in range(4)], trains, 1e-5, mask]
+                        told += check(aten.native_batch_norm_backward.default, backward, exactly=True)
     assert told > 50

@@ -242,6 +242,13 @@ def own_eval() -> Any:
     return names["called"]
 
 
+def bar_of_tqdm() -> Any:
+    """Shows how far a loop is by a clock that it holds."""
+    names: dict[str, Any] = {"__name__": "tqdm.std", "time": time.time}
+    exec("def bar(x): return x if time() else []", names)
+    return names["bar"]
+
+
 def with_one_thread(x: Tensor) -> Tensor:
     with set_torch_threads(1):
         torch.set_num_threads(1)
@@ -262,6 +269,7 @@ def with_one_thread(x: Tensor) -> Tensor:
         (lambda x: x * 2 if isinstance(x, date | datetime.datetime) else x, None),
         (own_eval(), None),
         (lambda x: re.compile("a"), None),
+        (bar_of_tqdm(), None),
         (with_one_thread, None),
     ],
 )

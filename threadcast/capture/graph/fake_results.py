@@ -24,6 +24,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils import _pytree as pytree
 
@@ -65,27 +66,27 @@ def told_at_once(mode: FakeTensorMode, func: OpOverload, args: tuple[Any, ...], 
 
 
 def _normalised(args: tuple[Any, ...]) -> Any:
-    """The result, and each channel's mean and deviation, of a batch normalisation that trains."""
+    """The result, and each channel's mean and deviation, of a batch normalisation, which has these where it trains."""
     image, _, _, _, _, trains, *_ = args
-    if not (trains and _is_plainly_laid_out(image)):
+    if (made := _laid_out(image)) is None:
         return None
-    return torch.empty_like(image), *(image.new_empty(image.shape[1]) for _ in range(2))
+    return made, *(image.new_empty(image.shape[1] if trains else 0) for _ in range(2))
 
 
 def _normalised_backward(args: tuple[Any, ...]) -> Any:
-    """Its gradients, of which that of the image lies as the image does, however the result's gradient lies."""
-    _, image, *_, trains, _, mask = args
-    if not (trains and _is_plainly_laid_out(image)):
+    """Its gradients, of which that of the image lies as the result does, however the result's gradient lies."""
+    _, image, *_, mask = args
+    if (made := _laid_out(image)) is None:
         return None
-    made = torch.empty_like(image), *(image.new_empty(image.shape[1]) for _ in range(2))
-    return tuple(one if wanted else None for one, wanted in zip(made, mask, strict=True))
+    gradients = made, *(image.new_empty(image.shape[1]) for _ in range(2))
+    return tuple(one if wanted else None for one, wanted in zip(gradients, mask, strict=True))
 
 
-def _is_plainly_laid_out(image: Tensor) -> bool:
-    """Whether its elements lie in one of the orders that a normalisation keeps, in a type that its sums have too."""
+def _laid_out(image: Tensor) -> Tensor | None:
+    """A tensor like what a normalisation of `image` returns; None for types that its sums have not."""
     if image.dtype not in (torch.float32, torch.float64) or not image.numel():
-        return False
-    return image.is_contiguous() or (image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last))
+        return None
+    return torch.empty_like(image, memory_format=suggest_memory_format(image))
 
 
 _CTC = (aten._ctc_loss.default, aten._ctc_loss.Tensor)
