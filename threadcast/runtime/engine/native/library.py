@@ -53,7 +53,6 @@ _logger = logging.getLogger("threadcast")
 
 
 _loading = threading.Lock()
-_loaded_library: ModuleType | None = None
 _compilations = Compilations()
 _locked: TextIO | None = None
 """The file that is locked while the library is compiled."""
@@ -126,8 +125,6 @@ def _library() -> ModuleType:
     stand_ins_rest.append(module.rest)
     if not module.install_arena():
         _logger.warning("tensors stay with malloc: the system gives no region for them; peaks of memory are higher")
-    global _loaded_library
-    _loaded_library = module
     return module
 
 
@@ -144,7 +141,7 @@ def has_engine() -> bool:
 
 def loaded_library() -> ModuleType | None:
     """Return the library if this process has loaded it already, else None. Never compiles."""
-    return _loaded_library
+    return _library() if _library.cache_info().currsize else None
 
 
 def lead_to_lanes(library: Path) -> bool:
@@ -161,7 +158,7 @@ def lead_to_lanes(library: Path) -> bool:
 
 def in_step() -> bool:
     """Return whether the calling thread runs an operator of a native engine's step: no other step can begin there."""
-    return _loaded_library is not None and bool(_loaded_library.in_step())
+    return (library := loaded_library()) is not None and bool(library.in_step())
 
 
 def return_free_memory() -> None:

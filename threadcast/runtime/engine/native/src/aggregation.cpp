@@ -1,4 +1,4 @@
-#include "aggregation.h"
+#include "operators.h"
 
 #include <ATen/ATen.h>
 #include <torch/library.h>

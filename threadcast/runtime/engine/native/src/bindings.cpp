@@ -4,14 +4,11 @@
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
-#include "aggregation.h"
 #include "arena.h"
 #include "engine.h"
-#include "fused.h"
 #include "lent.h"
 #include "openmp.h"
-#include "products.h"
-#include "relay.h"
+#include "operators.h"
 #include "short_way.h"
 #include "untouched.h"
 #include "updates.h"

@@ -1,4 +1,4 @@
-#include "fused.h"
+#include "operators.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -1,6 +1,10 @@
 // How a thread waits: it spins for a bounded time, then sleeps until another thread wakes it.
 #pragma once
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -53,10 +57,11 @@ class alignas(64) Parker {
   }
 
  private:
-  void sleep(uint32_t token);
-  void wake();
+  void sleep(uint32_t token) { syscall(SYS_futex, &tokens_, FUTEX_WAIT_PRIVATE, token, nullptr, nullptr, 0); }
+  void wake() { syscall(SYS_futex, &tokens_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
 
   std::atomic<uint32_t> tokens_{0};
+  static_assert(sizeof(tokens_) == sizeof(uint32_t), "the kernel reads it as a plain word");
   std::atomic<bool> asleep_{false}, rests_{false};
 };
 

@@ -1,4 +1,4 @@
-#include "products.h"
+#include "operators.h"
 
 #include <ATen/ATen.h>
 #if __has_include(<ATen/native/CPUBlas.h>)

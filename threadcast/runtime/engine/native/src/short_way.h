@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "relay.h"
+#include "engine.h"
 
 namespace threadcast {
 
