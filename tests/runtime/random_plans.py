@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from tests.random_order import random_order
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Curve, CurveTable, Machine, OpGraph, Placement, Plan
+from threadcast.runtime.engine.engine import Engine
 
 MOST_TEAMS = 24
 """Teams of threads in a plan; on 16 cores a team for each op would be more threads than an engine starts."""
@@ -36,6 +41,14 @@ def make_random_plan(
         free.update(dict.fromkeys(lanes, finish[op]))
         placements.append(Placement(graph.ids[op], used, factor * len(used), start, finish[op], lane))
     return Plan(len(cores), "random", tuple(placements))
+
+
+def by_random_plans(captured: Captured, machine: Machine, *given: Tensor, plans: int = 3) -> Iterator[Any]:
+    """What a graph gives of copies of these arguments by some random plans, one after the other."""
+    for seed in range(plans):
+        plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
+        with Engine(captured, plan, machine) as engine:
+            yield engine.run(captured.bind(*(one.clone() for one in given)))
 
 
 def made_up_curves(graph: OpGraph, machine: Machine, *, seed: int = 0) -> CurveTable:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, mse_loss
 
 from tests.runtime.compiler import needs_compiler
-from tests.runtime.random_plans import make_random_plan
+from tests.runtime.random_plans import by_random_plans, make_random_plan
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import may_raise
@@ -128,10 +128,8 @@ def test_every_team_gives_the_same_also_where_all_edges_lead_to_one_row(machine:
                 assert torch.equal(captured.run(x, edges), wanted)
         finally:
             torch.set_num_threads(threads)
-        for seed in range(3):
-            plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-            with Engine(captured, plan, machine) as engine:
-                assert torch.equal(engine.run(captured.bind(x, edges)), wanted)
+        for result in by_random_plans(captured, machine, x, edges):
+            assert torch.equal(result, wanted)
 
 
 class Isomorphism(nn.Module):
@@ -192,10 +190,8 @@ def test_gradients_are_pytorchs(kind: type[nn.Module], sums: int, orders: int, m
     assert all(torch.equal(gradients[name], gradient) for name, gradient in wanted.items())
     whole = fused(captured)
     assert whole is not None
-    for seed in range(2):
-        plan = make_random_plan(whole.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with Engine(whole, plan, machine) as engine:
-            gradients = engine.run(whole.bind())["gradients"]
+    for result in by_random_plans(whole, machine, plans=2):
+        gradients = result["gradients"]
         torch.testing.assert_close(gradients, wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -284,10 +280,8 @@ def test_sums_that_are_more_than_that_stay_right(function: Callable[..., object]
     x, edges = numbers(ROWS, 6), edges_of(40)
     captured, wanted = with_edge_sums(capture_forward(function, x, edges)), function(x, edges)
     torch.testing.assert_close(captured.run(x, edges), wanted, rtol=0, atol=0)
-    for seed in range(2):
-        plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with Engine(captured, plan, machine) as engine:
-            torch.testing.assert_close(engine.run(captured.bind(x, edges)), wanted, rtol=0, atol=0)
+    for result in by_random_plans(captured, machine, x, edges, plans=2):
+        torch.testing.assert_close(result, wanted, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

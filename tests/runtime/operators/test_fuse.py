@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 
 import threadcast
 from tests.runtime.compiler import needs_compiler
-from tests.runtime.random_plans import make_random_plan
+from tests.runtime.random_plans import by_random_plans, make_random_plan
 from tests.waiting import attempts
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
@@ -221,10 +221,8 @@ def test_long_loops_are_shared_by_the_threads_of_any_team(machine: Machine) -> N
             same(captured.run(x, y), wanted)
     finally:
         torch.set_num_threads(threads)
-    for seed in range(4):
-        plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with Engine(captured, plan, machine) as engine:
-            same(engine.run(captured.bind(x, y)), wanted)
+    for result in by_random_plans(captured, machine, x, y, plans=4):
+        same(result, wanted)
 
 
 def test_what_is_written_between_is_read_before(machine: Machine) -> None:
@@ -281,10 +279,8 @@ def test_masks_and_constants_that_are_more_than_that_stay_right(
     x = tensor(5, 9)
     captured = capture_forward(function, x.clone())
     found = fused(captured) or captured
-    for seed in range(3):
-        plan = make_random_plan(found.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with Engine(found, plan, machine) as engine:
-            same(engine.run(found.bind(x.clone())), function(x.clone()))
+    for result in by_random_plans(found, machine, x):
+        same(result, function(x.clone()))
 
 
 def test_updates_wait_for_no_loop_but_for_their_data() -> None:

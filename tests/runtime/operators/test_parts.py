@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.runtime.compiler import needs_compiler
-from tests.runtime.random_plans import make_random_plan
+from tests.runtime.random_plans import by_random_plans
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Machine
-from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.operators.fuse import KIND, fused
 
 pytestmark = needs_compiler
@@ -36,10 +34,8 @@ def test_a_loop_reads_the_part_that_a_view_describes(name: str, machine: Machine
     captured = fused(capture_forward(function, x))
     assert captured is not None
     assert sorted(op.kind for op in captured.graph.ops) == [KIND, "mm"]
-    for seed in range(2):
-        plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with closing(Engine(captured, plan, machine)) as engine:
-            torch.testing.assert_close(engine.run(captured.bind(x)), function(x), rtol=2e-6, atol=2e-6)
+    for result in by_random_plans(captured, machine, x, plans=2):
+        torch.testing.assert_close(result, function(x), rtol=2e-6, atol=2e-6)
 
 
 def turned(x: Tensor) -> Tensor:
@@ -65,10 +61,8 @@ def test_order_and_results_stay(function: Callable[[Tensor], Tensor], machine: M
     x = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
     captured = fused(capture_forward(function, x))
     assert captured is not None
-    for seed in range(6):
-        plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with closing(Engine(captured, plan, machine)) as engine:
-            torch.testing.assert_close(engine.run(captured.bind(x)), function(x), rtol=1e-5, atol=1e-5)
+    for result in by_random_plans(captured, machine, x, plans=6):
+        torch.testing.assert_close(result, function(x), rtol=1e-5, atol=1e-5)
 
 
 def test_parts_of_other_tensors_are_refused() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.clock import Clock
 from tests.runtime.compiler import needs_compiler
-from tests.runtime.random_plans import make_random_plan
+from tests.runtime.random_plans import by_random_plans, make_random_plan
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
@@ -135,10 +135,8 @@ def test_each_number_of_threads_gives_the_same(machine: Machine) -> None:
     captured = with_products(capture_forward(several, *example))
     assert kinds(captured)["blocked_mm"] == kinds(captured)["blocked_bmm"] == 1
     wanted = captured.run(*example)
-    for seed in range(4):
-        plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with Engine(captured, plan, machine) as engine:
-            assert torch.equal(engine.run(captured.bind(*example)), wanted)
+    for result in by_random_plans(captured, machine, *example, plans=4):
+        assert torch.equal(result, wanted)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from torch._ops import OpOverloadPacket
 
 from tests.random_order import random_order
 from tests.runtime.compiler import needs_compiler
-from tests.runtime.random_plans import make_random_plan
+from tests.runtime.random_plans import by_random_plans
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Machine
-from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.operators.fuse import KIND, fused
 
 pytestmark = needs_compiler
@@ -78,7 +77,5 @@ def test_loops_see_what_is_written_to_undeclared_views(
         order = random_order(captured.graph, rng)
         found = captured.finish(captured.program.run(captured.bind(x), order=order))
         torch.testing.assert_close(found, wanted, rtol=2e-6, atol=2e-6)
-    for seed in range(3):
-        plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with Engine(captured, plan, machine) as engine:
-            torch.testing.assert_close(engine.run(captured.bind(x)), wanted, rtol=2e-6, atol=2e-6)
+    for result in by_random_plans(captured, machine, x):
+        torch.testing.assert_close(result, wanted, rtol=2e-6, atol=2e-6)
