@@ -180,7 +180,7 @@ def _errors(new: NewMachine, asked: Sequence[MeasuredOp], table: CurveTable) -> 
     """How far the forecasts are off; cases that were measured count for the choice only."""
     truth = np.array([[entry.by_case[case].seconds for case in new.cases] for entry in asked])
     chosen, rows = table.seconds.argmin(axis=1), np.arange(len(asked))
-    left = table.source == list(Source).index(Source.LEARNED)
+    left = table.source != list(Source).index(Source.MEASURED)
     held, wide = (truth >= table.low) & (truth <= table.high), np.log(table.high / table.low)
     return {
         "factor": float(np.exp(np.median(np.abs(np.log(table.seconds / truth)[left])))) if left.any() else np.nan,

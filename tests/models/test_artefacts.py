@@ -6,11 +6,11 @@ import zipfile
 
 import numpy as np
 import pytest
-from xgboost import XGBRegressor
 
 from tests.models.synthetic_ops import make_ops, measure_all
 from threadcast.core.errors import ArtefactError
-from threadcast.models import artefacts, boosted_trees, regressors
+from threadcast.models import artefacts, regressors
+from threadcast.models.boosted_trees import BoostedTrees
 from threadcast.models.registry_of_kinds import create
 
 ROWS = np.random.default_rng(0).random((40, 3))
@@ -78,36 +78,37 @@ def test_numbers_for_other_features_are_refused(regressor):
         regressor.checked(numbers, features=2)
 
 
+def grown(trees):
+    return BoostedTrees.grown(ROWS, TARGETS, n_estimators=trees, jobs=1, random_state=0)
+
+
 @pytest.fixture(scope="module")
 def boosted():
-    regressor = XGBRegressor(n_estimators=3)
-    return boosted_trees.stored(regressor.fit(ROWS, TARGETS), NAMES)
+    return grown(3).stored(NAMES)
 
 
 def test_a_stored_booster_comes_back(boosted):
-    loaded = boosted_trees.load(XGBRegressor(), boosted, features=NAMES)
-    expected = XGBRegressor(n_estimators=3).fit(ROWS, TARGETS)
-    assert np.array_equal(loaded.predict(ROWS), expected.predict(ROWS))
+    assert np.array_equal(BoostedTrees.load(boosted, features=NAMES).forecast(ROWS), grown(3).forecast(ROWS))
 
 
 def test_a_booster_of_other_rows_is_refused(boosted):
     document = json.loads(boosted)
     document["learner"]["learner_model_param"]["num_feature"] = "4"
     with pytest.raises(ArtefactError, match="features"):
-        boosted_trees.load(XGBRegressor(), json.dumps(document).encode(), features=NAMES)
+        BoostedTrees.load(json.dumps(document).encode(), features=NAMES)
 
 
 @pytest.mark.parametrize(
     "now", [NAMES, ("rows", "new", "columns", "depth"), ("depth", "new", "rows", "newer", "columns")]
 )
 def test_a_booster_finds_its_features_by_their_names(now):
-    fitted = XGBRegressor(n_estimators=20).fit(ROWS, TARGETS)
-    expected = fitted.predict(ROWS)
-    loaded = boosted_trees.load(XGBRegressor(), boosted_trees.stored(fitted, NAMES), features=now)
+    fitted = grown(20)
+    expected = fitted.forecast(ROWS)
+    loaded = BoostedTrees.load(fitted.stored(NAMES), features=now)
     rows = np.full((len(ROWS), len(now)), 1e9)
     for column, name in enumerate(NAMES):
         rows[:, now.index(name)] = ROWS[:, column]
-    assert np.array_equal(loaded.get_booster().inplace_predict(rows), expected)
+    assert np.array_equal(loaded.forecast(rows), expected)
     assert len({*expected}) > 3
 
 
@@ -115,18 +116,17 @@ def test_a_booster_finds_its_features_by_their_names(now):
     ("stored", "why"), [(NAMES, "learned from 'columns', which"), ((), "no names"), (("a", "b", "a"), "no names")]
 )
 def test_a_booster_whose_features_are_not_found_by_name_is_refused(stored, why):
-    fitted = XGBRegressor(n_estimators=3).fit(ROWS, TARGETS)
-    data = json.loads(boosted_trees.stored(fitted, NAMES))
+    data = json.loads(grown(3).stored(NAMES))
     data["learner"]["feature_names"] = [*stored]
     with pytest.raises(ArtefactError, match=why):
-        boosted_trees.load(XGBRegressor(), json.dumps(data).encode(), features=("rows", "depth", "width"))
+        BoostedTrees.load(json.dumps(data).encode(), features=("rows", "depth", "width"))
 
 
 def test_a_booster_cut_short_anywhere_is_refused(boosted):
     """XGBoost itself ends the process on some of these."""
     for end in range(0, len(boosted), 97):
         with pytest.raises(ArtefactError):
-            boosted_trees.load(XGBRegressor(), boosted[:end], features=NAMES)
+            BoostedTrees.load(boosted[:end], features=NAMES)
 
 
 def test_a_booster_changed_at_random_is_refused_or_works(boosted):
@@ -137,7 +137,7 @@ def test_a_booster_changed_at_random_is_refused_or_works(boosted):
         data = bytearray(boosted)
         data[rng.integers(len(data))] = rng.integers(256)
         try:
-            boosted_trees.load(XGBRegressor(), bytes(data), features=NAMES).predict(ROWS)
+            BoostedTrees.load(bytes(data), features=NAMES).forecast(ROWS)
         except ArtefactError:
             refusals += 1
     assert refusals > 20

@@ -18,12 +18,12 @@ from threadcast.models import registry_of_kinds
 ROOTS = ("threadcast.models.registry", "threadcast.models.registry_of_kinds")
 """Where loading begins."""
 
-READERS = {"np.load": "artefacts.py", "regressor.load_model": "boosted_trees.py"}
+READERS = {"np.load": "artefacts.py", "xgboost.Booster": "boosted_trees.py"}
 """The calls by which other libraries read what a file holds, and the one module that makes them."""
 
 OURS = {
     ("json.loads", "*"),
-    ("boosted_trees.load", "*"),
+    ("BoostedTrees.load", "*"),
     ("ctypes.CDLL", "openmp.py"),
     ("ctypes.CDLL", "openmp_places.py"),
 }

@@ -49,8 +49,6 @@ def test_a_process_that_was_adapted_has_learned_the_machine(prior):
     assert process.adapts_to(NEW)
     assert not adapted.adapts_to(NEW)
     assert process.adapted(measured[:1]) is process
-    both = JointProcess(prior="unmeasured")
-    assert both.adapted(measured).for_unmeasured is not both.for_unmeasured
 
 
 def test_a_forecast_depends_on_the_op_and_the_case_alone(prior):
@@ -124,37 +122,42 @@ def test_untrained_it_learns_from_the_store_once_an_op_must_be_forecast():
     mixed = model.predict_many(HELD_OUT[:3], [[], few, []], cases, machine=NEW)
     np.testing.assert_allclose(mixed.seconds[[0, 2]], found.seconds[[0, 2]], rtol=1e-9)
     assert mixed[1].at(few[0].case) == few[0].seconds
-    with pytest.raises(ArtefactError, match="not stored"):
-        model.to_files()
-    with pytest.raises(ArtefactError):
-        UntrainedModel(list).from_files({})
     alone = UntrainedModel(list).predict(HELD_OUT[1], [], (Case(1),), machine=NEW)
     assert alone.seconds[0] > 0
 
 
-def test_a_stored_process_has_the_prior_for_ops_that_were_not_measured():
-    learned = measure_all(TRAIN, machine=NEW)
-    model, cases = JointProcess(prior="unmeasured").fit(learned), NEW.cases()
-    loaded = JointProcess().from_files(model.to_files())
-    few = measure_all(HELD_OUT[:1], machine=NEW)[:3]
-    assert len(TRAIN) >= FEW_OPS
-    for found in (model, loaded):
-        mixed = found.predict_many(HELD_OUT[:3], [[], few, []], cases, machine=NEW)
-        with_prior = JointProcess(prior=True).fit(learned).predict_many(HELD_OUT[:3], [[]] * 3, cases, machine=NEW)
-        without = JointProcess().fit(learned).predict(HELD_OUT[1], few, cases, machine=NEW)
-        np.testing.assert_allclose(mixed.seconds[[0, 2]], with_prior.seconds[[0, 2]], rtol=1e-9)
-        np.testing.assert_allclose(mixed.seconds[1], without.seconds, rtol=1e-9)
-    rarely = JointProcess(prior="unmeasured").fit(learned[: 3 * len(cases)])
-    wanted = JointProcess(prior=True).fit(learned[: 3 * len(cases)]).predict(HELD_OUT[1], few, cases, machine=NEW)
-    np.testing.assert_allclose(rarely.predict(HELD_OUT[1], few, cases, machine=NEW).seconds, wanted.seconds, rtol=1e-9)
+def test_the_prior_gives_way_once_many_ops_of_the_machine_are_known(prior):
+    cases, few = NEW.cases(), measure_all(HELD_OUT[:1], machine=NEW)[:3]
+    for count, counts in ((3, True), (FEW_OPS, False)):
+        learned = measure_all(TRAIN[:count], machine=NEW)
+        model = JointProcess(prior=prior).fit(learned)
+        without = JointProcess().fit(learned).predict_many(HELD_OUT[:2], [few, []], cases, machine=NEW)
+        for found in (model, JointProcess().from_files(model.to_files())):
+            table = found.predict_many(HELD_OUT[:2], [few, []], cases, machine=NEW)
+            assert np.allclose(table.seconds, without.seconds, rtol=1e-9) is not counts
+            np.testing.assert_allclose(
+                table.seconds, model.predict_many(HELD_OUT[:2], [few, []], cases, machine=NEW).seconds, rtol=1e-9
+            )
 
 
-def test_a_process_that_holds_itself_is_refused():
-    files = JointProcess(prior="unmeasured").fit(measure_all(TRAIN[:3], machine=NEW)).to_files()
-    with pytest.raises(ArtefactError):
-        JointProcess().from_files({**files, "unmeasured.json": files["model.json"]})
-    with pytest.raises(ArtefactError):
-        JointProcess().from_files({name: content for name, content in files.items() if name != "unmeasured.npz"})
+def test_what_no_measured_op_of_the_machine_resembles_is_extrapolated(prior):
+    of_kind = {op.kind: op for op in HELD_OUT}
+    (known, strange), cases = list(of_kind.values())[:2], NEW.cases()
+    learned = measure_all([op for op in TRAIN if op.kind == known.kind][:4], machine=NEW)
+    fresh, model = JointProcess(prior=prior), JointProcess(prior=prior).fit(learned)
+    own = measure_all([strange], machine=NEW)[:1]
+    sources = [set(curve.source) for curve in (
+        fresh.predict(known, [], cases, machine=NEW), model.predict(known, [], cases, machine=NEW),
+        model.predict(strange, [], cases, machine=NEW), model.predict(strange, own, cases, machine=NEW),
+    )]  # fmt: skip
+    assert sources == [{"extrapolated"}, {"learned"}, {"extrapolated"}, {"measured", "learned"}]
+
+
+def test_a_campaign_follows_no_prior(prior):
+    learned = measure_all(TRAIN[:3], machine=NEW)
+    followed = JointProcess(prior=prior).following(learned, NEW, tune=True)
+    expected = JointProcess().fit(learned).predict(HELD_OUT[0], [], NEW.cases(), machine=NEW)
+    np.testing.assert_array_equal(followed.predict(HELD_OUT[0], [], NEW.cases(), machine=NEW).seconds, expected.seconds)
 
 
 def test_ops_of_one_name_that_do_different_work_have_different_forecasts(prior):
@@ -163,12 +166,3 @@ def test_ops_of_one_name_that_do_different_work_have_different_forecasts(prior):
     together = prior.log_seconds([small, large], NEW, NEW.cases())
     assert together[0, 0] + 5 < together[1, 0]
     np.testing.assert_allclose(prior.log_seconds([large], NEW, NEW.cases())[0], together[1], rtol=1e-12)
-
-
-def test_with_few_measured_ops_the_prior_forecasts_all(monkeypatch):
-    few = measure_all(TRAIN[:3], machine=NEW)
-    model, cases = UntrainedModel(lambda: few), NEW.cases()
-    sampled = measure_all(HELD_OUT[:1], machine=NEW)[:1]
-    expected = JointProcess(prior=True).fit(few).predict(HELD_OUT[0], sampled, cases, machine=NEW)
-    found = model.predict(HELD_OUT[0], sampled, cases, machine=NEW)
-    np.testing.assert_allclose(found.seconds, expected.seconds, rtol=1e-9)

@@ -1,4 +1,4 @@
-"""Loads XGBoost's trees from untrusted bytes.
+"""XGBoost's trees: grown, asked, stored, and loaded from untrusted bytes.
 
 XGBoost ends the process on damaged models, or reads beyond its arrays. So every number that it would use as a position
 is checked first, and XGBoost reads what was checked, written anew.
@@ -6,13 +6,16 @@ is checked first, and XGBoost reads what was checked, written anew.
 
 from __future__ import annotations
 
+import atexit
 import json
+import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError
 from threadcast.core.json_reading import parse
 from threadcast.models.artefacts import reading
@@ -29,28 +32,65 @@ _EMPTY = ("categories", "categories_nodes", "categories_segments", "categories_s
 """A tree's arrays for categorical features, which must be empty."""
 
 
-def stored(regressor: Any, names: Sequence[str]) -> bytes:
-    """A fitted XGBRegressor as XGBoost's JSON, with the names of its features."""
-    booster = regressor.get_booster()
-    booster.feature_names = [*names]
-    return bytes(booster.save_raw("json"))
+class BoostedTrees:
+    """Grown trees, which never change; several threads may ask them at once, each in one thread."""
+
+    def __init__(self, booster: Any) -> None:
+        booster.set_param({"nthread": 1})
+        self._booster = booster
+        _boosters.add(booster)
+
+    @classmethod
+    def grown(
+        cls, features: NDArray[Any], targets: Floats, *, weights: Floats | None = None, jobs: int, **options: Any
+    ) -> Self:
+        """Trees that learned targets (n_points,) from features (n_points, n_features) by `jobs` threads; `options` are
+        those of XGBoost."""
+        made = xgboost_library().XGBRegressor(subsample=0.8, max_bin=256, tree_method="hist", n_jobs=jobs, **options)
+        return cls(made.fit(features, targets, sample_weight=weights).get_booster())
+
+    def forecast(self, features: NDArray[Any]) -> Floats:
+        """Forecasts (...) from features (..., n_features); NaN are missing values."""
+        found: Floats = self._booster.inplace_predict(features.reshape(-1, features.shape[-1])).astype(np.float64)
+        return found.reshape(features.shape[:-1])
+
+    def __deepcopy__(self, memo: object) -> BoostedTrees:
+        """This object: what it forecasts never changes."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BoostedTrees, (self._booster,)
+
+    def stored(self, names: Sequence[str]) -> bytes:
+        """The trees as XGBoost's JSON, with the names of their features."""
+        self._booster.feature_names = [*names]
+        return bytes(self._booster.save_raw("json"))
+
+    @classmethod
+    def load(cls, data: bytes, *, features: Sequence[str]) -> Self:
+        """Load stored trees of squared error on numeric features.
+
+        `features` are the names of those that they will be given: they find their own by their names, wherever they
+        were when stored. ArtefactError on anything else.
+        """
+        xgboost = xgboost_library()
+        with reading("an XGBoost model"):
+            document = parse(data, what="it")
+            _place(document, features)
+            try:
+                return cls(xgboost.Booster(model_file=bytearray(json.dumps(document).encode())))
+            except xgboost.core.XGBoostError as error:
+                raise ArtefactError(f"not a model of XGBoost: {str(error).splitlines()[0]}") from error
 
 
-def load(regressor: Any, data: bytes, *, features: Sequence[str]) -> Any:
-    """Load a stored model of squared error on numeric features into an unfitted XGBRegressor.
+_boosters: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    `features` are the names of those that it will be given: it finds its own by their names, wherever they were when it
-    was stored. ArtefactError on anything else.
-    """
-    xgboost = xgboost_library()
-    with reading("an XGBoost model"):
-        document = parse(data, what="it")
-        _place(document, features)
-        try:
-            regressor.load_model(bytearray(json.dumps(document).encode()))
-        except xgboost.core.XGBoostError as error:
-            raise ArtefactError(f"not a model of XGBoost: {str(error).splitlines()[0]}") from error
-    return regressor
+
+@atexit.register
+def _leave_to_the_system() -> None:
+    """Let the end of the process free all trees: XGBoost would fail to, with a message, once its library is gone."""
+    for booster in _boosters:
+        booster.handle = None
 
 
 def stays_inside(left: NDArray[Any], right: NDArray[Any], feature: NDArray[Any], features: int) -> bool:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.core import Case, Op
 from threadcast.core.curve import Floats
-from threadcast.models import artefacts, boosted_trees
+from threadcast.models import artefacts
+from threadcast.models.boosted_trees import BoostedTrees
 from threadcast.models.machine_limits import work_per_thread
 from threadcast.models.static_features import Features
 from threadcast.models.thread_features import feature_names, thread_features
-from threadcast.models.tree_tables import CaseForecasts
-from threadcast.models.xgboost_library import xgboost_library
 
 TREES, DEPTH, RATE, LEAST_IN_LEAF = 60, 8, 0.15, 40
 """On four splits of MKL's sgemm, 45 trees at a rate of 0.2 chose cases that cost 0.2 % more; on two of them 100 trees
@@ -60,9 +58,8 @@ class Correction:
     Scaled so, one set of trees serves any number of samples: with few samples the standard deviations are large.
     """
 
-    def __init__(self, trees: Any, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, trees: BoostedTrees, names: tuple[str, ...] = ()) -> None:
         self._trees, self.names = trees, names
-        self._of_cases = CaseForecasts(trees)
 
     @classmethod
     def fitted(
@@ -90,33 +87,28 @@ class Correction:
             rows.append(_features(forecast, cases, names)[known])
             targets.append(np.clip((truth - forecast.mean)[known] / spread[known], -MOST, MOST))
             weights.append(spread[known] / spread[known].mean())
-        features = np.concatenate(rows)
-        trees = _unfitted(jobs, seed).fit(features, np.concatenate(targets), sample_weight=np.concatenate(weights))
-        trees.get_booster().set_param({"nthread": 1})  # from here on it forecasts
+        trees = BoostedTrees.grown(
+            np.concatenate(rows), np.concatenate(targets), weights=np.concatenate(weights), n_estimators=TREES,
+            max_depth=DEPTH, learning_rate=RATE, colsample_bytree=0.5, min_child_weight=LEAST_IN_LEAF, jobs=jobs,
+            random_state=seed,
+        )  # fmt: skip
         return cls(trees, names)
 
     def corrected(self, forecast: Forecast, cases: Sequence[Case]) -> Floats:
         """The corrected log seconds, (n_ops, n_cases)."""
-        off = self._of_cases(_features(forecast, cases, self.names))
+        off = self._trees.forecast(_features(forecast, cases, self.names))
         found: Floats = forecast.mean + np.sqrt(forecast.variance) * off
         return found
 
     def to_files(self, name: str) -> dict[str, bytes]:
         """The trees as a file, whose name is `name` and a suffix."""
-        return {f"{name}.trees.json": boosted_trees.stored(self._trees, _names(self.names))}
+        return {f"{name}.trees.json": self._trees.stored(_names(self.names))}
 
     @classmethod
     def from_files(cls, name: str, files: Mapping[str, bytes], names: tuple[str, ...] = ()) -> Correction:
         """Load what `to_files` returned; the attributes `names` are features too. ArtefactError on anything else."""
         content = artefacts.content(files, f"{name}.trees.json")
-        return cls(boosted_trees.load(_unfitted(1, 0), content, features=_names(names)), names)
-
-
-def _unfitted(jobs: int, seed: int) -> Any:
-    return xgboost_library().XGBRegressor(
-        n_estimators=TREES, max_depth=DEPTH, learning_rate=RATE, subsample=0.8, colsample_bytree=0.5,
-        min_child_weight=LEAST_IN_LEAF, max_bin=256, tree_method="hist", n_jobs=jobs, random_state=seed,
-    )  # fmt: skip
+        return cls(BoostedTrees.load(content, features=_names(names)), names)
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...]:

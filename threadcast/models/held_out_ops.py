@@ -15,7 +15,6 @@ from threadcast.models.correction import Correction, Forecast
 from threadcast.models.intervals import NORMAL_95, PRIOR_OPS, residual_bounds
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.measured import MeasuredOp
-from threadcast.models.novelty import NoveltyWidth
 from threadcast.models.sample_noise import SampleNoise
 
 PARTS = 5
@@ -42,15 +41,14 @@ class HeldOutOps:
     """The ops of one machine, each forecast by a Gaussian that did not learn from it.
 
     `known` and `base` (n_ops, n_cases): measured log seconds, NaN where there are none, and forecasts without samples;
-    `scales`: the size of the residuals of each kind; `noise` (n_cases,): variance of the log of one sample; `novelty`
-    (n_ops,): how unlike the other ops each one is (`OpProcess.novelty_left_out`).
+    `scales`: the size of the residuals of each kind; `noise` (n_cases,): variance of the log of one sample.
     """
 
     def __init__(
         self, entries: Sequence[MeasuredOp], cases: tuple[Case, ...], known: Floats, base: Floats,
-        scales: dict[str, float], noise: Floats, novelty: Floats, *, seed: int, jobs: int, names: tuple[str, ...] = (),
+        scales: dict[str, float], noise: Floats, *, seed: int, jobs: int, names: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self.cases, self.known, self.base, self._novelty = cases, known, base, novelty
+        self.cases, self.known, self.base = cases, known, base
         self.ops = [entry.op for entry in entries]
         self._entries, self._random, self._seed, self._jobs = entries, np.random.default_rng(seed), seed, jobs
         self._names = names
@@ -89,30 +87,25 @@ class HeldOutOps:
         self._corrections = trained
         return self._trained(forecasts)
 
-    def bounds(self, samples: int) -> tuple[NoveltyWidth, dict[str, Floats], Floats, Floats]:
+    def bounds(self, samples: int) -> tuple[dict[str, Floats], Floats, Floats]:
         """Widths of the intervals for ops that were not learned from, by number of single samples, in standard
-        deviations: a factor by novelty, a factor for each kind against all kinds, and lower and upper bounds of all
-        ops, divided by these factors."""
+        deviations: a factor for each kind against all kinds, and lower and upper bounds of all ops, divided by it."""
         kinds = [op.kind for op in self.ops]
         widths = {kind: np.ones(samples + 1) for kind in dict.fromkeys(kinds)}
         low, high = np.full(samples + 1, NORMAL_95), np.full(samples + 1, NORMAL_95)
-        by_novelty = NoveltyWidth.of(self._novelty, samples)
         for count in range(samples + 1):
             judged = count in BOUNDS_COUNTS and count < len(self.cases)
             scores = self._all_scores(count) if judged else None
             if scores is None or np.isnan(scores).all():
                 for of_count in (low, high, *widths.values()) if count else ():
                     of_count[count] = of_count[count - 1]
-                by_novelty = by_novelty.same_as_before(count) if count else by_novelty
                 continue
-            by_novelty = by_novelty.learned(count, self._novelty, scores)
-            scores = scores / by_novelty.factors(self._novelty, count)[:, None]
             for kind, width in _widths(kinds, scores).items():
                 widths[kind][count] = width
             relative = scores / np.array([widths[kind][count] for kind in kinds])[:, None]
             below, above = residual_bounds(relative[~np.isnan(relative)])
             low[count], high[count] = -below, above
-        return by_novelty, widths, low, high
+        return widths, low, high
 
     def _all_scores(self, count: int) -> Floats:
         """Errors of all ops with samples at `count` cases, (n_ops, n_cases), in standard deviations; NaN at the sampled

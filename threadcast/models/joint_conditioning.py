@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -62,19 +62,21 @@ class Posterior(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownOps:
-    """What was measured on one machine. `rows` of the points are positions in `ops`, `columns` in `cases`."""
+    """What was measured on one machine. `rows` of the points are positions in `ops`, `columns` in `cases`. `prior`:
+    whether their logs are relative to the process's prior, if it has one."""
 
     ops: OpNumbers
     keys: tuple[str, ...]
     cases: tuple[Case, ...]
     points: Points
     parameters: Parameters
+    prior: bool
 
     @classmethod
     def none(cls, parameters: Parameters) -> Self:
         """Nothing is known."""
         empty, whole = np.empty(0), np.empty(0, dtype=np.int64)
-        return cls(OpNumbers.of([]), (), (), Points(whole, whole, empty, empty), parameters)
+        return cls(OpNumbers.of([]), (), (), Points(whole, whole, empty, empty), parameters, True)
 
     def placed(self, position: Mapping[Case, int]) -> Self:
         """The same with other columns: those that each case has in `position`."""
@@ -170,15 +172,18 @@ def _noise(measured: Measurement) -> float:
     return max(np.pi / 2 * min(scatter, 0.04) / count, NOISE / 4) + variance(measured)
 
 
-def read_known(document: Mapping[str, object], arrays: Mapping[str, Floats], assumed: Parameters) -> KnownOps:
-    """The stored state of one machine, where `assumed` are the parameters before any measurement; ArtefactError, or
-    whatever reading raises, on anything else."""
+def read_known(
+    document: Mapping[str, object], arrays: Mapping[str, Floats], assumed: Callable[[bool], Parameters]
+) -> KnownOps:
+    """The stored state of one machine, where `assumed` are the parameters before any measurement, with the prior or
+    without; ArtefactError, or whatever reading raises, on anything else."""
     cases = tuple(Case(threads, affinity) for threads, affinity in member(document, "cases", list))
     keys = tuple(map(str, member(document, "keys", list)))
     kinds: NDArray[np.str_] = np.array(member(document, "kinds", list), dtype=np.str_)
     described, logs, noise = (arrays[name] for name in ("described", "logs", "noise"))
     rows, columns = (arrays[name].astype(np.int64) for name in ("rows", "columns"))
-    parameters = replace(assumed, logs=arrays["parameters"])
+    prior = member(document, "prior", bool)
+    parameters = replace(assumed(prior), logs=arrays["parameters"])
     n = len(logs)
     fitting = (
         described.shape == (len(keys), OP_NUMBERS) and kinds.shape == (len(keys),)
@@ -192,4 +197,4 @@ def read_known(document: Mapping[str, object], arrays: Mapping[str, Floats], ass
         raise ArtefactError("a machine has points or parameters that are none")
     ops = OpNumbers(described, kinds)
     points = Points(rows, columns, logs, noise)
-    return KnownOps(ops, keys, cases, points, parameters)
+    return KnownOps(ops, keys, cases, points, parameters, prior)

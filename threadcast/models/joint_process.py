@@ -6,12 +6,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from itertools import chain
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from threadcast.core import Case, CurveTable, Machine, Measurement, Op
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.arguments import check, check_whole
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
@@ -35,21 +35,19 @@ from threadcast.models.prior import Prior, shipped
 from threadcast.models.smooth_curves import SERIAL
 from threadcast.models.static_features import work
 
-SCHEMA = "threadcast.joint_process/1"
+SCHEMA = "threadcast.joint_process/2"
 
 MANY = 10
 """From so many ops on linear algebra is limited to one thread, which takes as long as the forecasts of two or three."""
 
 FEW_OPS = 30
-"""With so many measured ops the joint process chooses better without the prior (docs/figures/forecasts.md)."""
+"""With so many measured ops of a machine the joint process chooses better without the prior, also among ops of kinds of
+which none was measured there (docs/figures/forecasts.md)."""
 
 AWAY = 0.15
 """Beside a prior, a further standard deviation of log times for each unit of log threads between a case and the nearest
 one in which the op was measured: what the process takes for certain by other ops, and is not on a new machine. Chosen
 so that 90 % intervals hold with one to three samples on the machines of decision 30."""
-
-_OTHERS = {"model.json": "unmeasured.json", "machines.npz": "unmeasured.npz"}
-"""Names of the files of the process for unmeasured ops, by their names where it is stored alone."""
 
 
 class JointProcess(BatchModel):
@@ -60,11 +58,10 @@ class JointProcess(BatchModel):
     any, from conventions. It needs no case that many ops have in common, and learns in a second from a hundred ops;
     from ops that were measured everywhere the learned curve learns more.
 
-    Before anything is measured, times are assumed to follow from the work, or to be those that `prior` forecasts (True:
-    the shipped one), which are much better for ops and machines without measurements. Campaigns do as well without:
-    where the prior's curves are wrong for a family of ops, they stop too early (decision 30). With `prior` "unmeasured"
-    the model is two processes, and `fit` fits both: the one with the shipped prior forecasts ops that were not
-    measured, or all on a machine with fewer than `FEW_OPS` known ops. What is proposed comes from the one without.
+    Before anything is measured, times are assumed to follow from the work, or, on machines of which fewer than
+    `FEW_OPS` ops are known, to be those that `prior` forecasts (True: the shipped one). Campaigns do as well without:
+    where the prior's curves are wrong for a family of ops, they stop too early (decision 30). What is forecast of an op
+    is `extrapolated` where no op of its kind was measured on the machine: it comes from the prior and other kinds.
 
     It proposes the case that lowers the expected regret most, until that is `enough` (a share of the best case's time)
     or `samples` cases were measured. For that, the curves of single ops are taken to differ from others' by a t
@@ -81,25 +78,20 @@ class JointProcess(BatchModel):
         *,
         samples: int = 12,
         enough: float = 0.02,
-        prior: Prior | bool | Literal["unmeasured"] = False,
+        prior: Prior | bool = False,
         seed: int = 0,
     ) -> None:
         check_whole("samples", samples)
         check(enough >= 0, "enough", enough, "at least 0, a share of the best case's time")
-        is_prior = isinstance(prior, (Prior, bool)) or prior == "unmeasured"
-        check(is_prior, "prior", prior, "true, false, a prior or 'unmeasured'")
+        check(isinstance(prior, (Prior, bool)), "prior", prior, "true, false or a prior")
         self.samples, self.enough, self.seed = samples, float(enough), seed
-        self._chosen_prior: Prior | bool = prior if isinstance(prior, (Prior, bool)) else False
-        self.for_unmeasured = JointProcess(prior=True, seed=seed) if prior == "unmeasured" else None
-        """The process that forecasts ops that were not measured; None where this one does."""
+        self._chosen_prior = prior
         self._machines: dict[str, KnownOps] = {}
         self.notes = ()
         """What was left out of the last fit, a sentence each."""
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn the measurements, and choose the parameters of each machine by them."""
-        if self.for_unmeasured is not None:
-            self.for_unmeasured.fit(measurements)
         return self.learn(measurements, tune=True)
 
     def learn(self, measurements: Sequence[Measurement], *, tune: bool) -> Self:
@@ -110,32 +102,32 @@ class JointProcess(BatchModel):
         entries, self.notes = some_of_each_machine(usable(group(measurements))[0], seed=self.seed)
         machines = {}
         for fingerprint, own in by_machine(entries).items():
-            before = self._machines.get(fingerprint)
+            before, prior = self._machines.get(fingerprint), len(own) < FEW_OPS
+            if before is not None and before.prior != prior:
+                before = None
             ops = OpNumbers.of([entry.op for entry in own])
             cases = tuple(sorted({case for entry in own for case in entry.by_case}))
             position = {case: i for i, case in enumerate(cases)}
             found = [(row, position[case], m) for row, entry in enumerate(own) for case, m in entry.by_case.items()]
-            points = points_of(found, self._assumed([entry.op for entry in own], own[0].machine, cases))
-            assumed = self._parameters()
+            points = points_of(found, self._assumed([entry.op for entry in own], own[0].machine, cases, prior))
+            assumed = self._parameters(prior)
             parameters = before.parameters if before else assumed
             if tune:
                 features, start = case_features(own[0].machine, cases), before.parameters if before else None
                 parameters = tuned(points, ops, features, assumed=assumed, start=start, seed=self.seed)
             keys = tuple(entry.op.key for entry in own)
-            machines[fingerprint] = KnownOps(ops, keys, cases, points, parameters)
+            machines[fingerprint] = KnownOps(ops, keys, cases, points, parameters, prior)
         self._machines = machines
         return self
 
     def to_register(self) -> JointProcess:
-        """One with the shipped prior for ops that were not measured, unless this one has a prior; judged without, as
-        each op that judges it is measured at least once."""
-        if self.prior is not None:
-            return self
-        return JointProcess(samples=self.samples, enough=self.enough, prior="unmeasured", seed=self.seed)
+        """One with the shipped prior for machines of which few ops are known, unless this one has a prior."""
+        prior = self._chosen_prior or True
+        return JointProcess(samples=self.samples, enough=self.enough, prior=prior, seed=self.seed)
 
     def fit_key(self) -> Hashable | None:
         """What is learned depends on the seed and the prior."""
-        return None if self._machines or self.for_unmeasured else (self.name, self.seed, self.prior)
+        return None if self._machines else (self.name, self.seed, self.prior)
 
     def as_fitted(self, fitted: PerformanceModel) -> JointProcess:
         """A copy with what `fitted` has learned."""
@@ -145,8 +137,10 @@ class JointProcess(BatchModel):
         return found
 
     def following(self, measurements: Sequence[Measurement], machine: Machine, *, tune: bool) -> JointProcess:
-        """This process, after `learn`: it learns nothing of one machine from others."""
-        return self.learn([m for m in measurements if m.machine.fingerprint == machine.fingerprint], tune=tune)
+        """A process without a prior, after `learn`: it learns nothing of one machine from others."""
+        options = {"samples": self.samples, "enough": self.enough, "seed": self.seed}
+        process = JointProcess(**options) if self._chosen_prior else self
+        return process.learn([m for m in measurements if m.machine.fingerprint == machine.fingerprint], tune=tune)
 
     def adapts_to(self, machine: Machine) -> bool:
         """Whether nothing was learned of the machine."""
@@ -162,8 +156,6 @@ class JointProcess(BatchModel):
         except ModelError:  # too few measurements
             return self
         learned._machines = self._machines | learned._machines
-        if self.for_unmeasured is not None:
-            learned.for_unmeasured = self.for_unmeasured.adapted(new)
         return learned
 
     def propose_among(
@@ -208,43 +200,33 @@ class JointProcess(BatchModel):
     ) -> CurveTable:
         """The curves of many ops, one row each; ModelError where a time cannot be real."""
         self.check_batch(ops, observed)
-        parts = self.parts(observed, machine)
-        if any(process is not self for process, _ in parts):
-            return CurveTable.of_parts(
-                (at, process.predict_many([ops[i] for i in at], [observed[i] for i in at], cases, machine=machine))
-                for process, at in parts
-            )
         known = [by_case(measured) for measured in observed]
         logs, spread = np.zeros((len(ops), len(cases))), np.zeros((len(ops), len(cases)))
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         some = [ops[row] for row in wanting], [observed[row] for row in wanting]
+        learned = self._known(machine) if wanting else KnownOps.none(self._parameters(False))
+        beside_prior = learned.prior and self.prior is not None
+        strange = [row for row in wanting if not known[row] and ops[row].kind not in learned.ops.kinds]
         with one_blas_thread() if len(wanting) >= MANY else nullcontext():
             for row, found in zip(wanting, self._posteriors(*some, tuple(cases), machine), strict=True):
-                away = from_nearest(cases, list(known[row])) if self.prior is not None else 0.0
+                away = from_nearest(cases, list(known[row])) if beside_prior else 0.0
                 logs[row] = found.logs
                 spread[row] = NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2)
         table = forecast_table(cases, np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), self.name)
+        table.source[strange] = list(Source).index(Source.EXTRAPOLATED)
         knots = list(map(knots_of, known))
         return with_measured(within_linear_scaling(widened(table, known), knots), knots)
 
-    def parts(
-        self, observed: Sequence[Sequence[Measurement]], machine: Machine
-    ) -> list[tuple[JointProcess, list[int]]]:
-        """Which process forecasts which of these ops, by position."""
-        learned, every = self._machines.get(machine.fingerprint), range(len(observed))
-        if self.for_unmeasured is None:
-            return [(self, list(every))]
-        few = learned is None or len(learned.keys) < FEW_OPS
-        own = [row for row in every if not few and observed[row]]
-        others = [row for row in every if few or not observed[row]]
-        return [(process, rows) for process, rows in ((self.for_unmeasured, others), (self, own)) if rows]
+    def _known(self, machine: Machine) -> KnownOps:
+        """What was learned of the machine."""
+        return self._machines.get(machine.fingerprint) or KnownOps.none(self._parameters(True))
 
     def _posteriors(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: tuple[Case, ...], machine: Machine
     ) -> Iterator[Posterior]:
         """What is known of each op: log seconds (n_cases,) and their covariance. All covariances together would take
         hundreds of megabytes for thousands of ops."""
-        known = self._machines.get(machine.fingerprint) or KnownOps.none(self._parameters())
+        known = self._known(machine)
         measured = [by_case(of_op) for of_op in observed]
         for op, measured_at in zip(ops, measured, strict=True):
             if not (known.keys or measured_at or has_tensors_or_work(op)):
@@ -257,7 +239,7 @@ class JointProcess(BatchModel):
         known = known.placed(position)
         asked = np.array([position[case] for case in cases])
         own_row = {key: row for row, key in enumerate(known.keys)}
-        numbers, assumed = OpNumbers.of(ops), self._assumed(ops, machine, every)
+        numbers, assumed = OpNumbers.of(ops), self._assumed(ops, machine, every, known.prior)
         for i, (op, measured_at) in enumerate(zip(ops, measured, strict=True)):
             own = points_of([(0, position[case], m) for case, m in measured_at.items()], assumed[i : i + 1])
             without = own_row.get(op.key, -1)
@@ -271,12 +253,14 @@ class JointProcess(BatchModel):
             return self._chosen_prior
         return shipped() if self._chosen_prior else None
 
-    def _parameters(self) -> Parameters:
-        return Parameters.assumed(None if self.prior is None else self.prior.transfer)
+    def _parameters(self, prior: bool) -> Parameters:
+        """Those that are assumed before anything is measured, by the prior or without."""
+        return Parameters.assumed(self.prior.transfer if prior and self.prior is not None else None)
 
-    def _assumed(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
-        """(n_ops, n_cases) log seconds before anything is measured; without a prior but for a factor that all share."""
-        if self.prior is not None:
+    def _assumed(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case], prior: bool) -> Floats:
+        """(n_ops, n_cases) log seconds before anything is measured; without the prior but for a factor that all
+        share."""
+        if prior and self.prior is not None:
             return self.prior.log_seconds(ops, machine, cases)
         threads = np.array([case.threads for case in cases], dtype=np.float64)
         found: Floats = np.log(np.outer(1e-10 * work(ops), SERIAL + (1 - SERIAL) / threads) + CALL_S)
@@ -286,11 +270,11 @@ class JointProcess(BatchModel):
         """The options, and what was measured on each machine."""
         document = {
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "seed": self.seed,
-            "prior": self.prior is not None, "for_unmeasured": self.for_unmeasured is not None,
+            "prior": self.prior is not None,
             "machines": {
                 name: {
                     "cases": [[case.threads, case.affinity] for case in known.cases], "keys": known.keys,
-                    "kinds": known.ops.kinds.tolist(),
+                    "kinds": known.ops.kinds.tolist(), "prior": known.prior,
                 }
                 for name, known in self._machines.items()
             },
@@ -304,8 +288,6 @@ class JointProcess(BatchModel):
             }  # fmt: skip
             arrays |= {f"{i}.{name}": array for name, array in own.items()}
         files = {"model.json": json_bytes(document), "machines.npz": npz_bytes(arrays)}
-        if self.for_unmeasured is not None:
-            files |= {_OTHERS.get(name, name): content for name, content in self.for_unmeasured.to_files().items()}
         return files if self.prior is None else files | self.prior.to_files()
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
@@ -317,13 +299,9 @@ class JointProcess(BatchModel):
                 samples=member(document, "samples", int), enough=float(document["enough"]),
                 prior=member(document, "prior", bool) and Prior.from_files(files), seed=member(document, "seed", int),
             )  # fmt: skip
-            if document.get("for_unmeasured", False) is True:
-                shared = {name: content for name, content in files.items() if name not in _OTHERS.values()}
-                named = {name: files[stored] for name, stored in _OTHERS.items()}
-                loaded.for_unmeasured = JointProcess().from_files({**shared, **named})
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
-                loaded._machines[name] = read_known(described, own, loaded._parameters())
+                loaded._machines[name] = read_known(described, own, loaded._parameters)
         self.__dict__.update(loaded.__dict__)
         return self

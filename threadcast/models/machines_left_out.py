@@ -44,7 +44,7 @@ def _errors(own: Sequence[MeasuredOp], of_op: Sequence[slice], points: Points, t
         known = tuple(entry.by_case)
         logs = points.targets[rows] + points.rooflines[rows]
         roofline = MachineLimits().log_seconds([entry.op], entry.machine, known)[0]  # of an unknown machine
-        errors[at, [position[case] for case in known]] = logs - trees.forecast(points.features[rows]) - roofline
+        errors[at, [position[case] for case in known]] = logs - trees.grown.forecast(points.features[rows]) - roofline
     return errors
 
 

@@ -3,7 +3,6 @@ component by principal component."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,15 +30,9 @@ NEGLIGIBLE = 1e-30
 """Covariances below this count as 0: sums do not change by them, and their products are numbers so small (denormal)
 that processors take up to 40 times as long for them."""
 
-FEW = 2_000
-"""Known ops to which the distances of few ops are computed in less time than a search tree takes to be asked."""
-
 TOGETHER = 16
 """Of so many ops at most, each is forecast to the last bit as it is alone: their matrices are multiplied one by one,
 which for so few takes less time than asking libraries that sum in another order for each shape."""
-
-NEAR = 1e-3
-"""Ops that are nearer to each other count as being so far apart, in length scales."""
 
 _SHORTEST, _LONGEST = np.log(0.05), np.log(50.0)
 """Limits of length scales, in standard deviations of the numbers that describe ops."""
@@ -63,9 +56,6 @@ class OpProcess:
     names: tuple[str, ...] = ()
     """Attributes of ops that are inputs too (`static_features.describe`)."""
     _known: dict[str, _Kind] = field(init=False)
-    _last: list[tuple[Sequence[Op], Floats]] = field(init=False, default_factory=list)
-    """The ops of the last two calls that described any, and their descriptions: those that are forecast, in chunks
-    (`parallel.CHUNK`), are compared with known ones, too."""
 
     def __post_init__(self) -> None:
         rows = {kind: [i for i, own in enumerate(self.kinds) if own == kind] for kind in set(self.kinds)}
@@ -99,7 +89,7 @@ class OpProcess:
 
     def forecast(self, ops: Sequence[Op]) -> Floats:
         """(n_ops, n_cases) forecasts; the mean of all curves for ops of unknown kinds."""
-        asked, scores = self._described(ops), np.zeros((len(ops), len(self.components)))
+        asked, scores = describe(ops, self.names), np.zeros((len(ops), len(self.components)))
         for kind, own in _rows(ops).items():
             known = self._known.get(kind)
             if known is not None:
@@ -107,35 +97,6 @@ class OpProcess:
         few = len(ops) <= TOGETHER
         curves: Floats = self.mean + ((scores[:, None] @ self.components)[:, 0] if few else scores @ self.components)
         return curves
-
-    def novelty(self, ops: Sequence[Op]) -> Floats:
-        """(n_ops,) log of the distance to the nearest known op of the kind, in the length scales of the component that
-        varies most; NaN for unknown kinds."""
-        asked, found = self._described(ops), np.full(len(ops), np.nan)
-        for kind, own in _rows(ops).items():
-            if kind in self._known and len(self.lengths):
-                found[own] = self._known[kind].nearest(asked[own])
-        return found
-
-    def _described(self, ops: Sequence[Op]) -> Floats:
-        last = self._last[-2:]
-        for some in (last[-1:], last):
-            described = [op for own, _ in some for op in own]
-            if some and len(described) == len(ops) and all(map(operator.is_, described, ops)):
-                return some[0][1] if len(some) == 1 else np.concatenate([found for _, found in some])
-        found = describe(ops, self.names)
-        self._last[:] = [*last[-1:], (tuple(ops), found)]
-        return found
-
-    def novelty_left_out(self) -> Floats:
-        """(n_ops,) the novelty of each known op if it were not known; NaN for the only op of a kind."""
-        found = np.full(len(self.kinds), np.nan)
-        kinds: NDArray[np.str_] = np.array(self.kinds)
-        for kind, known in self._known.items():
-            own = kinds == kind
-            if own.sum() > 1 and len(self.lengths):
-                found[own] = known.nearest(self.described[own], but_itself=True)
-        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,8 +114,6 @@ class _Kind:
     """(n_components,) the group of each component."""
     _position: NDArray[np.int64] = field(init=False)
     """(n_components,) 0, 1, 2, ..."""
-    _search: list[Any] = field(init=False, default_factory=list)
-    """The search tree over the ops, once it was needed."""
 
     def __post_init__(self) -> None:
         own = [np.full(part.stop - part.start, i) for i, part in enumerate(groups(self.weights.shape[1]))]
@@ -170,20 +129,6 @@ class _Kind:
             for lengths, scaled, group in zip(self.lengths, self._scaled, groups(self.weights.shape[1]), strict=True)
         ]
         return np.concatenate(found, axis=1) if found else np.empty((len(asked), 0))
-
-    def nearest(self, asked: Floats, *, but_itself: bool = False) -> Floats:
-        """(n_asked,) log distances to the nearest op; `but_itself`: to the nearest but one, which is itself."""
-        if len(asked) <= TOGETHER and not but_itself and len(self.described) <= FEW:
-            squares = (((self.described - asked[:, None]) / self.lengths[0]) ** 2).sum(axis=2)
-            nearest: Floats = np.log(np.maximum(np.sqrt(squares.min(axis=1)), NEAR))
-            return nearest
-        from scipy.spatial import KDTree
-
-        if not self._search:
-            self._search.append(KDTree(self._scaled[0]))
-        apart, _ = self._search[0].query(asked / self.lengths[0], k=[2 if but_itself else 1])
-        found: Floats = np.log(np.maximum(apart[:, 0], NEAR))
-        return found
 
     def scores_of_few(self, asked: Floats) -> Floats:
         """As `scores`, in fewer calls: with few ops, calls are what takes time."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +12,11 @@ from threadcast.core import Case, Machine, Op
 from threadcast.core.arguments import check, check_whole
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
-from threadcast.models import artefacts, boosted_trees
+from threadcast.models import artefacts
+from threadcast.models.boosted_trees import BoostedTrees
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.measured import MeasuredOp, by_content
 from threadcast.models.static_features import Features, feature_names, joint_features
-from threadcast.models.tree_tables import CaseForecasts
-from threadcast.models.xgboost_library import xgboost_library
 
 FOLDS = 5
 """Number of parts into which the ops are divided; residuals of a part are from trees that learned from the others."""
@@ -44,34 +42,36 @@ class PointTrees:
 
     def __init__(self, shape: Shape, names: tuple[str, ...] = (), limits: MachineLimits | None = None) -> None:
         self.shape, self.names, self.limits = shape, names, limits or MachineLimits()
-        self._fitted: Any = None
+        self._grown: BoostedTrees | None = None
 
     def fit(self, features: Features, targets: Floats, *, jobs: int) -> PointTrees:
         """Learn targets (n_points,) from features (n_points, n_features)."""
-        self._fitted = _unfitted(self.shape, jobs).fit(features, targets)
-        self._fitted.get_booster().set_param({"nthread": 1})  # from here on it forecasts
-        self._of_cases = CaseForecasts(self._fitted)
+        shape = self.shape
+        self._grown = BoostedTrees.grown(
+            features, targets, n_estimators=shape.trees, max_depth=shape.depth, learning_rate=shape.rate,
+            colsample_bytree=0.6, min_child_weight=4, jobs=jobs, random_state=shape.seed,
+        )  # fmt: skip
         return self
 
-    def forecast(self, features: Features) -> Floats:
-        """Forecasts (n_points,) from features (n_points, n_features)."""
-        found: Floats = self._fitted.get_booster().inplace_predict(features).astype(np.float64)
-        return found
+    @property
+    def grown(self) -> BoostedTrees:
+        """The trees; they are there after `fit` or `from_files`."""
+        assert self._grown is not None
+        return self._grown
 
     def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
         """Forecast log seconds, (n_ops, n_cases)."""
         features = joint_features(ops, machine, cases, self.names)
-        return self.limits.log_seconds(ops, machine, cases) + self._of_cases(features)
+        return self.limits.log_seconds(ops, machine, cases) + self.grown.forecast(features)
 
     def to_files(self, prefix: str) -> dict[str, bytes]:
         """The trees as a file, whose name is `prefix` and a suffix."""
-        return {f"{prefix}.trees.json": boosted_trees.stored(self._fitted, feature_names(self.names))}
+        return {f"{prefix}.trees.json": self.grown.stored(feature_names(self.names))}
 
     def from_files(self, prefix: str, files: Mapping[str, bytes]) -> PointTrees:
         """Load what `to_files` returned; ArtefactError on anything else."""
         stored = artefacts.content(files, f"{prefix}.trees.json")
-        self._fitted = boosted_trees.load(_unfitted(self.shape, 1), stored, features=feature_names(self.names))
-        self._of_cases = CaseForecasts(self._fitted)
+        self._grown = BoostedTrees.load(stored, features=feature_names(self.names))
         return self
 
 
@@ -123,7 +123,7 @@ class Points:
         for number in range(int(part.max()) + 1):
             out = part == number
             trees = self.trees(shape, ~out, jobs=jobs)
-            residuals[out] = self.targets[out] - trees.forecast(self.features[out])
+            residuals[out] = self.targets[out] - trees.grown.forecast(self.features[out])
         return self.trees(shape, slice(None), jobs=jobs), residuals
 
     def trees(self, shape: Shape, rows: NDArray[np.bool_] | slice, *, jobs: int) -> PointTrees:
@@ -141,10 +141,3 @@ class Points:
         for key, rows in zip(self.keys, self.of_op, strict=True):
             part[rows] = of_key[key]
         return part
-
-
-def _unfitted(shape: Shape, jobs: int) -> Any:
-    return xgboost_library().XGBRegressor(
-        n_estimators=shape.trees, max_depth=shape.depth, learning_rate=shape.rate, subsample=0.8, colsample_bytree=0.6,
-        min_child_weight=4, max_bin=256, tree_method="hist", n_jobs=jobs, random_state=shape.seed,
-    )  # fmt: skip

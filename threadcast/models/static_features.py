@@ -87,8 +87,8 @@ def joint_features(ops: Sequence[Op], machine: Machine, cases: Sequence[Case], n
     """(n_ops, n_cases, n_features): features of the op, of the machine and the case, and of how the case's threads
     divide the op's work; then for each of the attributes `names` its value, and its value for each thread.
 
-    In memory all cases of a feature lie side by side, as `tree_tables` reads them. A feature is `UNKNOWN` where an op
-    has no such tensor or side, or a machine is described without caches or clocks.
+    In memory all cases of a feature lie side by side: so they are computed. A feature is `UNKNOWN` where an op has no
+    such tensor or side, or a machine is described without caches or clocks.
     """
     there, sides = _cases(machine, tuple(cases)), np.array([_matrix(op) for op in ops], dtype=np.float64).T
     own, (rows, columns) = _of_ops(ops, *sides), sides.astype(np.float32)

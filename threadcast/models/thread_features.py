@@ -20,7 +20,7 @@ def thread_features(ops: Sequence[Op], cases: Sequence[Case], names: Sequence[st
 
     Libraries choose how to cut by thresholds on a thread's share of a side (on MKL's sgemm: 28 and 96 rows per thread),
     and by whether a count splits into two equal factors; trees find both in these numbers. In memory all cases of a
-    feature lie side by side, as `tree_tables` reads them.
+    feature lie side by side, which makes them quick to compute.
     """
     threads = np.array([case.threads for case in cases], dtype=np.float64)
     of_case = _of_cases(tuple(cases))

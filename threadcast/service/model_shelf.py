@@ -17,7 +17,7 @@ from threadcast.models.untrained import VERSION
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.expiring_value import ExpiringValue
 
-PRIOR = JointProcess(prior="unmeasured")
+PRIOR = JointProcess(prior=True)
 """Forecasts what no registered model can: by the shipped prior, and by what is stored of a machine."""
 
 MOST_CASES = 600
