@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -138,6 +140,19 @@ def test_the_prior_gives_way_once_many_ops_of_the_machine_are_known(prior):
             np.testing.assert_allclose(
                 table.seconds, model.predict_many(HELD_OUT[:2], [few, []], cases, machine=NEW).seconds, rtol=1e-9
             )
+
+
+def test_a_process_that_was_stored_beside_one_for_unmeasured_ops_is_read(prior):
+    learned = measure_all(TRAIN[:5], machine=NEW)
+    alone, files = JointProcess().fit(learned), JointProcess(prior=prior).fit(learned).to_files()
+    document = json.loads(alone.to_files()["model.json"]) | {"for_unmeasured": True}
+    for described in document["machines"].values():
+        del described["prior"]
+    old = {**files, "machines.npz": alone.to_files()["machines.npz"], "model.json": json.dumps(document).encode()}
+    loaded = JointProcess().from_files(old)
+    for machine, expected in ((NEW, alone), (KNOWN[0], JointProcess(prior=prior))):
+        found, wanted = (one.predict(HELD_OUT[0], [], machine.cases(), machine=machine) for one in (loaded, expected))
+        np.testing.assert_allclose(found.seconds, wanted.seconds, rtol=1e-9)
 
 
 def test_what_no_measured_op_of_the_machine_resembles_is_extrapolated(prior):

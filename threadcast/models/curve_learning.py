@@ -28,6 +28,13 @@ NOISE, LEAST_NOISE, MOST_NOISE = 0.02**2, 1e-8, float(np.log(1.5)) ** 2
 """Variance of the log of a single sample where no case was sampled three times, and limits of that variance.
 Conventions: 2 % and 50 %."""
 
+SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
+"""Weights of the trees' forecast that are tried; the process has the rest of the weight."""
+
+PROCESS_ALONE_ERROR = 1.03
+"""The process is used without trees where its error is at most so many times the least error: trees take ten times as
+long."""
+
 
 def some_of_each_machine(entries: Sequence[MeasuredOp], *, seed: int) -> tuple[tuple[MeasuredOp, ...], list[str]]:
     """The entries, at most `MOST_OPS` of each machine, drawn at random; and notes on what was left out."""
@@ -43,30 +50,35 @@ def some_of_each_machine(entries: Sequence[MeasuredOp], *, seed: int) -> tuple[t
 
 
 def learn(
-    entries: Sequence[MeasuredOp], *, samples: int, seed: int, jobs: int, names: tuple[str, ...] = ()
-) -> MachineCurves:
-    """Learn one machine from its measured ops; `names` are attributes of ops that are inputs (`OpFeatures.names`)."""
+    entries: Sequence[MeasuredOp], by_trees: Sequence[Floats], *, samples: int, seed: int, jobs: int,
+    names: tuple[str, ...] = (),
+) -> MachineCurves:  # fmt: skip
+    """Learn one machine from its measured ops; `by_trees[i]` are log seconds of op i at its cases by trees that did not
+    learn from it; `names` are attributes of ops that are inputs (`OpFeatures.names`)."""
     cases = _often(entries)
-    entries = [entry for entry in entries if not entry.by_case.keys().isdisjoint(cases)]
+    some = [i for i, entry in enumerate(entries) if not entry.by_case.keys().isdisjoint(cases)]
+    entries, by_trees = [entries[i] for i in some], [by_trees[i] for i in some]
     ops = [entry.op for entry in entries]
-    known, work = _table(entries, cases), work_per_thread(ops, cases)
-    process, left = OpProcess.fitted(ops, _filled(known - work), seed=seed, names=names)
-    base = _filled(known - work) - left + work
+    known = _table(entries, [np.log([m.seconds for m in entry.by_case.values()]) for entry in entries], cases)
+    trees = _table(entries, by_trees, cases)
+    off = np.nanmean(known - trees, axis=1, keepdims=True)  # where a case is missing, the trees' shape stands in
+    levels = np.where(np.isnan(trees), np.nanmean(known - work_per_thread(ops, cases), axis=1, keepdims=True), 0.0)
+    guessed = np.where(np.isnan(trees), levels + work_per_thread(ops, cases), np.nan_to_num(trees) + off)
+    filled = np.where(np.isnan(known), guessed, known) - work_per_thread(ops, cases)
+    process, left = OpProcess.fitted(ops, filled, seed=seed, names=names)
+    by_process = filled - left + work_per_thread(ops, cases)
+    errors = {share: _off(known, share * trees + (1 - share) * by_process) for share in SHARES}
+    share = 0.0 if errors[0.0] <= PROCESS_ALONE_ERROR * min(errors.values()) else min(errors, key=errors.__getitem__)
+    base = share * np.where(np.isnan(trees), by_process, trees) + (1 - share) * by_process
     scales = _scales([op.kind for op in ops], known - base)
     held_out = HeldOutOps(
         entries, cases, known, base, scales, _noise(entries, cases), seed=seed, jobs=jobs, names=names
     )  # fmt: skip
     correction = held_out.correction()
     widths, low, high = held_out.bounds(samples)
-    return replace(held_out.machine, widths=widths, low=low, high=high, process=process, correction=correction)
-
-
-def _filled(known: Floats) -> Floats:
-    """`known` (n_ops, n_cases), where NaN are the case's mean over ops, moved to the op's own level."""
-    of_case = np.nanmean(known, axis=0)
-    level = np.nanmean(known - of_case, axis=1, keepdims=True)
-    found: Floats = np.where(np.isnan(known), of_case + level, known)
-    return found
+    return replace(
+        held_out.machine, widths=widths, low=low, high=high, process=process, share=share, correction=correction
+    )
 
 
 def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:
@@ -80,6 +92,13 @@ def _scales(kinds: Sequence[str], residuals: Floats) -> dict[str, float]:
         own = squares[of_kind == kind]
         found[kind] = float(np.sqrt((own.sum() / typical + PRIOR_OPS) / (len(own) + PRIOR_OPS)))
     return found
+
+
+def _off(known: Floats, forecast: Floats) -> float:
+    """Mean absolute difference where `known` is not NaN."""
+    apart = np.abs(known - forecast)
+    apart = apart[~np.isnan(apart)]
+    return float(apart.mean()) if len(apart) else 0.0
 
 
 def _noise(entries: Sequence[MeasuredOp], cases: Sequence[Case]) -> Floats:
@@ -109,12 +128,12 @@ def _often(entries: Sequence[MeasuredOp]) -> tuple[Case, ...]:
     return tuple(sorted(case for case, count in counts.items() if count >= min(MIN_OPS, max(counts.values()))))
 
 
-def _table(entries: Sequence[MeasuredOp], cases: Sequence[Case]) -> Floats:
-    """(n_ops, n_cases) measured log seconds, NaN where a case was not measured."""
+def _table(entries: Sequence[MeasuredOp], rows: Sequence[Floats], cases: Sequence[Case]) -> Floats:
+    """`rows`, each over its op's own cases, as one array (n_ops, n_cases) with NaN where a case was not measured."""
     position = {case: i for i, case in enumerate(cases)}
     table = np.full((len(entries), len(cases)), np.nan)
-    for row, entry in enumerate(entries):
-        for case, measured in entry.by_case.items():
+    for row, (entry, values) in enumerate(zip(entries, rows, strict=True)):
+        for case, value in zip(entry.by_case, values, strict=True):
             if case in position:
-                table[row, position[case]] = np.log(measured.seconds)
+                table[row, position[case]] = value
     return table

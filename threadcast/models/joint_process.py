@@ -35,7 +35,7 @@ from threadcast.models.prior import Prior, shipped
 from threadcast.models.smooth_curves import SERIAL
 from threadcast.models.static_features import work
 
-SCHEMA = "threadcast.joint_process/2"
+SCHEMA = "threadcast.joint_process/1"
 
 MANY = 10
 """From so many ops on linear algebra is limited to one thread, which takes as long as the forecasts of two or three."""
@@ -295,13 +295,16 @@ class JointProcess(BatchModel):
         document = read_json(files, "model.json")
         with reading("model.json"):
             check_schema(document, SCHEMA)
+            # stored until version 0.1: a process without prior, beside another one with it for unmeasured ops
+            beside = document.get("for_unmeasured", False) is True
+            has_prior = member(document, "prior", bool) or beside
             loaded = JointProcess(
                 samples=member(document, "samples", int), enough=float(document["enough"]),
-                prior=member(document, "prior", bool) and Prior.from_files(files), seed=member(document, "seed", int),
+                prior=has_prior and Prior.from_files(files), seed=member(document, "seed", int),
             )  # fmt: skip
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
-                loaded._machines[name] = read_known(described, own, loaded._parameters)
+                loaded._machines[name] = read_known({"prior": not beside, **described}, own, loaded._parameters)
         self.__dict__.update(loaded.__dict__)
         return self

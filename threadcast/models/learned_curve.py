@@ -40,7 +40,7 @@ from threadcast.models.parallel import in_chunks, one_blas_thread
 from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.prior import Prior
 
-SCHEMA = "threadcast.learned_curve/5"
+SCHEMA = "threadcast.learned_curve/4"
 
 DECISION = 0.25
 """When the next sample is chosen, the weight of the probability that a case is the best; the rest of the weight is
@@ -63,8 +63,8 @@ class LearnedCurve(BatchModel):
 
     Without samples it uses boosted trees over `static_features`. On machines that it has not learned from, a joint
     process forecasts and proposes, with the trees' smooth curves as its prior, and learns from what `adapted` is given.
-    For a machine and kinds of ops that it knows, a Gaussian process over descriptions of ops (`op_process`) takes their
-    place. Each sample narrows the whole
+    For a machine and kinds of ops that it knows, it also uses a Gaussian process over descriptions of ops
+    (`op_process`); the weights of the two follow from the errors of each out of fold. Each sample narrows the whole
     curve, according to how the residuals of the training ops vary together over cases. Where many ops were learned
     from, trees over how a thread count divides an op correct the result (`correction`).
 
@@ -164,7 +164,8 @@ class LearnedCurve(BatchModel):
         op_features = OpFeatures.learned(entries)
         entries, names = op_features.of_entries(entries), op_features.names
         points = Points.of(entries, names, MachineLimits.learned(entries))
-        trees = points.trees(self.shape, slice(None), jobs=self.jobs)
+        trees, residuals = points.learned(self.shape, jobs=self.jobs)
+        out_of_fold = points.targets - residuals
         machines, sparse = {}, []
         for fingerprint, rows in rows_by_machine(entries).items():
             own = [entries[row] for row in rows]
@@ -174,9 +175,13 @@ class LearnedCurve(BatchModel):
             if _is_sparse(own):
                 sparse += [measured for entry in own for measured in entry.by_case.values()]
                 continue
+            by_trees = [
+                out_of_fold[points.of_op[row]] + points.rooflines[points.of_op[row]]
+                for row, entry in zip(rows, own, strict=True)
+            ]
             with one_blas_thread():
                 machines[fingerprint] = learn(
-                    own, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
+                    own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
                 )
         self._trees, self._machines = trees, machines
         self._op_features, self.notes = op_features, tuple(notes)

@@ -29,8 +29,8 @@ UNKNOWN_LEVEL = float(np.log(2.0)) ** 2
 class MachineCurves:
     """One machine's `cases`, forecasts for ops without samples, and a Gaussian over their residuals.
 
-    Kinds of ops that the process knows are forecast by it, others by trees. `scales`: for each kind, the size of
-    residuals relative to the Gaussian's.
+    For a kind of op that the process knows, the forecast is the trees' with weight `share` and the process's with the
+    rest; for other kinds it is the trees'. `scales`: for each kind, the size of residuals relative to the Gaussian's.
     `widths`: for each kind and number of samples, (most samples + 1,), the width of intervals relative to all kinds.
     `low` and `high`, of the same shape: by how many standard deviations, times the width, the true value is below and
     above in 5 % of the cases each. Without a process the forecast is the trees' alone, without a correction the
@@ -45,6 +45,7 @@ class MachineCurves:
     scales: Mapping[str, float] = field(default_factory=dict)
     widths: Mapping[str, Floats] = field(default_factory=dict)
     process: OpProcess | None = None
+    share: float = 1.0
     correction: Correction | None = None
     position: dict[Case, int] = field(init=False)
     _kinds: frozenset[str] = field(init=False)
@@ -55,16 +56,22 @@ class MachineCurves:
 
     def base(self, ops: Sequence[Op], by_trees: Callable[[Sequence[Op]], Floats]) -> Floats:
         """(n_ops, n_cases) log seconds without samples; `by_trees` is called for the ops that need the trees."""
-        known = [op for op in ops if op.kind in self._kinds]
-        if not known or self.process is None:
+        if self.process is None or self.share == 1:
+            return by_trees(ops)
+        known = ops if all(op.kind in self._kinds for op in ops) else [op for op in ops if op.kind in self._kinds]
+        if not known:
             return by_trees(ops)
         by_process = self.process.forecast(known) + work_per_thread(known, self.cases)
-        if len(known) == len(ops):
+        if len(known) == len(ops) and self.share == 0:
             return by_process
         rows = np.array([op.kind in self._kinds for op in ops])
         found = np.empty((len(ops), len(self.cases)))
-        found[~rows] = by_trees([op for op in ops if op.kind not in self._kinds])
-        found[rows] = by_process
+        if self.share == 0:
+            found[~rows] = by_trees([op for op in ops if op.kind not in self._kinds])
+            found[rows] = by_process
+        else:
+            found[:] = by_trees(ops)
+            found[rows] = self.share * found[rows] + (1 - self.share) * by_process
         return found
 
     def conditioned(
@@ -130,7 +137,7 @@ class MachineCurves:
             **{f"samples.{key}": array for key, array in self.noise.to_arrays().items()},
         }  # fmt: skip
         if self.process is not None:
-            document["kinds"] = self.process.kinds
+            document |= {"kinds": self.process.kinds, "share": self.share}
             arrays |= {f"process.{key}": getattr(self.process, key) for key in _PROCESS}
         document["corrected"] = self.correction is not None
         return document, arrays, self.correction.to_files(name) if self.correction is not None else {}
@@ -162,12 +169,14 @@ class MachineCurves:
         widths = _widths_of(document, len(low))
         prefix = "samples."
         scatter = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-        process, correction = _process_of(document, arrays, n, names), None
+        process, share, correction = _process_of(document, arrays, n, names), float(document["share"]), None
+        if not 0 <= share <= 1:
+            raise ArtefactError("a machine has a share that is none")
         if member(document, "corrected", bool):
             correction = Correction.from_files(name, files, names)
         return cls(
             cases, CaseGaussian(mean, covariance, noise), SampleNoise.from_arrays(scatter), low, high, scales, widths,
-            process, correction,
+            process, share, correction,
         )  # fmt: skip
 
 

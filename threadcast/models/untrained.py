@@ -16,7 +16,7 @@ VERSION = "joint_process (shipped prior and store)"
 
 
 class UntrainedModel(JointProcess):
-    """A joint process with the shipped prior that learns from `known()`, measurements of the machine, as soon as an op is
+    """A joint process with the shipped prior, which learns from `known()`, measurements of the machine, once an op is
     asked for that was not measured in every case."""
 
     def __init__(self, known: Callable[[], Sequence[Measurement]]) -> None:
