@@ -31,15 +31,6 @@ def test_the_oldest_curves_go_and_those_in_use_stay(clock: Clock) -> None:
     assert_same(kept.get(KEYS).table, local().curves(OPS))  # more than the bound, as the call in progress needs them
 
 
-def test_of_two_versions_the_older_one_goes_first(clock: Clock) -> None:
-    kept = VersionedCurves(MACHINE.cases(), fresh_s=60.0, clock=clock, most_points=3 * POINTS)
-    kept.add(KEYS, local(version="m@1").curves(OPS))
-    kept.add(KEYS[:2], local(0.5, version="m@2").curves(OPS[:2]))
-    kept.trim([])
-    assert kept.get(KEYS[:2]).table.model == "m@2"
-    assert kept.get(KEYS[2:]) is None
-
-
 def test_a_local_predictor_holds_the_latest_call_at_least() -> None:
     model = SerialShare()
     predictor = LocalPredictor(model, MACHINE, {}, most_points=2 * POINTS)

@@ -55,17 +55,6 @@ def test_stale_curves_outlast_a_service_that_is_down(service: Service) -> None:
     remote.close()
 
 
-def test_of_a_newer_model_the_rest_is_asked_for_while_the_older_one_answers(service: Service) -> None:
-    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S)
-    remote.curves(OPS[:2])
-    service.predictor = local(0.5, version="serial_share@2")
-    remote.curves(OPS[2:])
-    assert remote.curves(OPS[:2]).model == "serial_share@1"
-    eventually(lambda: remote.status.refreshed)
-    assert remote.curves(OPS[:2]).model == "serial_share@2"
-    remote.close()
-
-
 @pytest.mark.parametrize("status", [304, 412])
 def test_that_nothing_has_changed_is_refused_where_nobody_asked(service: Service, status: int) -> None:
     service.status = status

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, local, open_sockets
+from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, local
 from tests.waiting import eventually
-from threadcast.prediction.breaker import LIMIT
 from threadcast.prediction.fork_lock import ForkLock
 from threadcast.prediction.remote import RemotePredictor
+from threadcast.prediction.retries import LIMIT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 
@@ -85,20 +85,6 @@ def test_a_request_of_the_parent_goes_on_and_the_child_makes_its_own(service: Se
     answered.set()
     thread.join()
     assert len(tables[0]) == 3
-
-
-def test_the_child_does_not_hold_the_parents_connections(service: Service) -> None:
-    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False)
-    asked, answered = threading.Event(), threading.Event()
-    service.before = lambda: (asked.set(), answered.wait(PATIENT_S))
-    before = open_sockets()
-    thread = threading.Thread(target=lambda: remote.curves(OPS))
-    thread.start()
-    assert asked.wait(PATIENT_S)
-    held = before + 1  # the test's own server holds the other end
-    in_a_child(lambda: open_sockets() == held)
-    answered.set()
-    thread.join()
 
 
 def test_the_helper_thread_starts_anew_in_the_child(service: Service) -> None:

@@ -61,26 +61,14 @@ def test_a_curve_asked_for_anew_takes_the_place_of_the_old_one(kept: VersionedCu
     assert_same(found.table.take([0, 2]), table([0, 2]))
 
 
-def test_curves_of_the_model_before_answer_as_stale_until_the_new_ones_are_there(kept: VersionedCurves) -> None:
+def test_an_answer_of_another_model_takes_the_place_of_all(kept: VersionedCurves) -> None:
     add(kept, [0, 1])
     add(kept, [1], version=2)
-    found = kept.get(KEYS[:2])
+    assert kept.get(KEYS[:2]) is None
+    found = kept.known(KEYS)
     assert found is not None
-    assert (found.table.model, found.stale) == ("m@1", (0, 1))
-    assert kept.missing(KEYS[:2]) == [0]
-    add(kept, [0], version=2)
-    found = kept.get(KEYS[:2])
-    assert found is not None
-    assert (found.table.model, found.stale) == ("m@2", ())
-
-
-def test_two_versions_are_kept_and_no_more(kept: VersionedCurves) -> None:
-    for version in (1, 2, 3):
-        add(kept, [version - 1], version=version)
-    assert kept.get(KEYS[:1]) is None
-    assert kept.get(KEYS[1:2]) is not None
-    add(kept, [1], version=2)  # rolled back
-    assert kept.model == "m@2"
+    assert (found.table.model, found.rows, kept.model) == ("m@2", (1,), "m@2")
+    assert kept.missing([KEYS[1], KEYS[0], KEYS[0]]) == [1]
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.sets(st.integers(0, 2), min_size=1)), max_size=12))

@@ -9,7 +9,6 @@ import socket
 import ssl
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -159,7 +158,6 @@ class _Exchange:
         self._lock = ForkLock()
         self._socket: socket.socket | None = None
         self._aborted = False
-        _EXCHANGES.add(self)
 
     def remaining_s(self) -> float:
         return max(self._until_s - time.monotonic(), 0.0)
@@ -205,7 +203,9 @@ class _Exchange:
         finally:
             connection.close()
             with self._lock:
-                self.let_go()  # a response that urllib3 refuses keeps the socket open
+                if self._socket is not None:  # a response that urllib3 refuses keeps it open
+                    with contextlib.suppress(OSError):
+                        os.close(self._socket.detach())
 
     def _headers(self) -> dict[str, str]:
         headers = {
@@ -225,20 +225,3 @@ class _Exchange:
             if self._socket is not None:
                 with contextlib.suppress(OSError):  # already closed
                     self._socket.shutdown(socket.SHUT_RDWR)
-
-    def let_go(self) -> None:
-        """Close this process's end of the connection, whoever reads from it; a forked parent keeps its own."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._socket.detach())
-
-
-_EXCHANGES: weakref.WeakSet[_Exchange] = weakref.WeakSet()
-
-
-def _let_all_go() -> None:
-    for exchange in _EXCHANGES:
-        exchange.let_go()
-
-
-os.register_at_fork(after_in_child=_let_all_go)

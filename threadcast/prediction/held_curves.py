@@ -26,13 +26,6 @@ class HeldCurves:
         first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in self.rows}
         return sorted(first.values())
 
-    def get(self, keys: Sequence[Hashable]) -> CurveTable | None:
-        """Return a table with one row for each key, in order; None if a key has no curve here."""
-        try:
-            return self.table.take([self.rows[key] for key in keys])
-        except KeyError:
-            return None
-
     def only(self, keys: Iterable[Hashable]) -> HeldCurves:
         """Return these curves without those of other keys than `keys`."""
         kept = {key: self.rows[key] for key in keys if key in self.rows}

@@ -43,7 +43,7 @@ class RemoteStatus:
     cached: int = 0
     """Tables from the cache, without asking the service."""
     stale: int = 0
-    """Tables, counted in `cached` too, with a curve older than `fresh_s` or of an earlier model version."""
+    """Tables, counted in `cached` too, with a curve older than `fresh_s`."""
     fallbacks: int = 0
     """Tables with curves of the fallback, because the service gave no usable answer."""
     refreshed: int = 0

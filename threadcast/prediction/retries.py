@@ -1,13 +1,17 @@
-"""Decides whether a failed request is worth repeating, and how long to wait before that."""
+"""Which failed requests are worth repeating and when, and how long a service that keeps failing is left alone."""
 
 from __future__ import annotations
 
 import time
-from datetime import UTC
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
+from urllib3.exceptions import InvalidHeader
+from urllib3.util import Retry
+
 from threadcast.core.errors import DeadlineExceeded, NotAsked, ServiceError, ServiceRefused, ServiceUnavailable
+from threadcast.prediction.fork_lock import ForkLock
 
 ATTEMPTS = 3
 """Most attempts in one call."""
@@ -21,6 +25,13 @@ LONGEST_RETRY_AFTER_S = 60.0
 
 PASSING = frozenset({429, 502, 503, 504})
 """HTTP statuses after which another attempt can succeed."""
+
+LIMIT = 3
+"""Failures in a row after which a service is left alone."""
+
+FIRST_OPEN_S, LONGEST_OPEN_S = 1.0, 60.0
+"""Most seconds for which it is left alone the first time, doubled each further time, and the limit of this doubling.
+The actual time is random, from half of that to all of it."""
 
 
 def wait_s(failed: int, error: ServiceError, random: Random) -> float | None:
@@ -36,22 +47,66 @@ def wait_s(failed: int, error: ServiceError, random: Random) -> float | None:
     return (asked_s or 0.0) + random.uniform(0.0, min(FIRST_WAIT_S * 2 ** (failed - 1), LONGEST_WAIT_S))
 
 
-def retry_after_s(header: str | None, *, now_s: float | None = None) -> float | None:
-    """Return the seconds that a Retry-After header asks to wait, at most LONGEST_RETRY_AFTER_S; None if invalid.
-
-    The header holds a number or a date. `now_s` is the time in seconds since 1970 to compare a date with (None: this
-    machine's clock). Source: RFC 9110, 10.2.3.
-    """
-    if header is None:
+def retry_after_s(header: str | None) -> float | None:
+    """Return the seconds that a Retry-After header (a number or a date) asks to wait, at most LONGEST_RETRY_AFTER_S;
+    None if invalid."""
+    try:
+        return None if header is None else min(Retry().parse_retry_after(header), LONGEST_RETRY_AFTER_S)
+    except (InvalidHeader, ValueError, OverflowError):
         return None
-    text = header.strip()[:64]
-    if text.isascii() and text.isdigit():
-        seconds = float(text)
-    else:
-        try:
-            date = parsedate_to_datetime(text)
-            until_s = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
-            return None
-        seconds = until_s - (time.time() if now_s is None else now_s)
-    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """`failures` in a row; `opened`: how often the breaker has opened since the last success. Nobody may ask before
+    `open_until_s`, in seconds of the breaker's clock, except the one who tries (`tried`) whether it works again."""
+
+    failures: int = 0
+    opened: int = 0
+    open_until_s: float = 0.0
+    tried: bool = False
+
+
+class Breaker:
+    """A circuit breaker in front of one service: call `enter` before each request, `succeeded` or `failed` after it.
+
+    It opens after `LIMIT` failures in a row, and where the service has said when to come back. Then one caller tries
+    the service first; the others are refused until that one reports, or its time is up. Safe to use from threads and
+    after a fork.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, random: Random | None = None) -> None:
+        self._clock, self._random = clock, random or Random()
+        self._lock, self._state = ForkLock(), _State()
+
+    def enter(self, until_s: float) -> None:
+        """Return if the service may be asked; else raise NotAsked. `until_s`: the request's deadline by the clock."""
+        with self._lock:
+            now_s, state = self._clock(), self._state
+            if now_s >= state.open_until_s:
+                if state.failures >= LIMIT:
+                    self._state = _State(state.failures, state.opened, until_s, tried=True)
+                return
+        if state.tried:
+            raise NotAsked("the service has failed, and somebody else is trying it now")
+        raise NotAsked(
+            f"the service is not asked for {state.open_until_s - now_s:.1f} s more, after {state.failures} "
+            f"failure{'s' if state.failures > 1 else ''} in a row"
+        )
+
+    def succeeded(self) -> None:
+        """Record a request that succeeded."""
+        with self._lock:
+            self._state = _State()
+
+    def failed(self, *, retry_after_s: float | None = None) -> None:
+        """Record a failed request; `retry_after_s`: seconds that the service asked to wait. While the breaker is open,
+        failures that began before do not keep it open longer."""
+        with self._lock:
+            now_s, state = self._clock(), self._state
+            failures, opened = state.failures + 1, state.opened
+            until_s = now_s if state.tried else state.open_until_s
+            if failures >= LIMIT and now_s >= until_s:
+                most_s = min(FIRST_OPEN_S * 2.0 ** min(opened, 16), LONGEST_OPEN_S)
+                opened, until_s = opened + 1, now_s + self._random.uniform(most_s / 2, most_s)
+            self._state = _State(failures, opened, max(until_s, now_s + (retry_after_s or 0.0)))

@@ -9,9 +9,8 @@ from typing import TypeVar
 
 from threadcast.core.errors import DeadlineExceeded, NotAsked, ServiceError, ServiceRefused
 from threadcast.prediction.bounded_request import BoundedClient, Request
-from threadcast.prediction.breaker import Breaker
 from threadcast.prediction.http_answer import Answer
-from threadcast.prediction.retries import wait_s
+from threadcast.prediction.retries import Breaker, wait_s
 
 T = TypeVar("T")
 
