@@ -49,6 +49,10 @@ AWAY = 0.15
 one in which the op was measured: what the process takes for certain by other ops, and is not on a new machine. Chosen
 so that 90 % intervals hold with one to three samples on the machines of decision 30."""
 
+UNSEEN = 2.353 / NORMAL_95
+"""How much wider intervals are on a machine of which nothing was measured: how far off a prior is follows from three
+families of machines, so that the 95th percentile is that of Student's t with three degrees of freedom."""
+
 
 class JointProcess(BatchModel):
     """Forecasts ops from few measurements, which may lie at other cases from op to op.
@@ -206,12 +210,14 @@ class JointProcess(BatchModel):
         some = [ops[row] for row in wanting], [observed[row] for row in wanting]
         learned = self._known(machine) if wanting else KnownOps.none(self._parameters(False))
         beside_prior = learned.prior and self.prior is not None
+        factor = UNSEEN if beside_prior and not learned.keys else 1.0
         strange = [row for row in wanting if not known[row] and ops[row].kind not in learned.ops.kinds]
         with one_blas_thread() if len(wanting) >= MANY else nullcontext():
             for row, found in zip(wanting, self._posteriors(*some, tuple(cases), machine), strict=True):
                 away = from_nearest(cases, list(known[row])) if beside_prior else 0.0
                 logs[row] = found.logs
-                spread[row] = NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2)
+                own = 1.0 if known[row] else factor
+                spread[row] = own * NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2)
         table = forecast_table(cases, np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), self.name)
         table.source[strange] = list(Source).index(Source.EXTRAPOLATED)
         knots = list(map(knots_of, known))
