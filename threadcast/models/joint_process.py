@@ -205,23 +205,30 @@ class JointProcess(BatchModel):
         """The curves of many ops, one row each; ModelError where a time cannot be real."""
         self.check_batch(ops, observed)
         known = [by_case(measured) for measured in observed]
-        logs, spread = np.zeros((len(ops), len(cases))), np.zeros((len(ops), len(cases)))
+        table = forecast_table(cases, *np.ones((3, len(ops), len(cases))), self.name)
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
-        some = [ops[row] for row in wanting], [observed[row] for row in wanting]
-        learned = self._known(machine) if wanting else KnownOps.none(self._parameters(False))
-        beside_prior = learned.prior and self.prior is not None
-        factor = UNSEEN if beside_prior and not learned.keys else 1.0
-        strange = [row for row in wanting if not known[row] and ops[row].kind not in learned.ops.kinds]
-        with one_blas_thread() if len(wanting) >= MANY else nullcontext():
-            for row, found in zip(wanting, self._posteriors(*some, tuple(cases), machine), strict=True):
-                away = from_nearest(cases, list(known[row])) if beside_prior else 0.0
-                logs[row] = found.logs
-                own = 1.0 if known[row] else factor
-                spread[row] = own * NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2)
-        table = forecast_table(cases, np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), self.name)
-        table.source[strange] = list(Source).index(Source.EXTRAPOLATED)
+        if wanting:
+            self._fill(table, wanting, ops, observed, machine)
         knots = list(map(knots_of, known))
         return with_measured(within_linear_scaling(widened(table, known), knots), knots)
+
+    def _fill(
+        self, table: CurveTable, wanting: Sequence[int], ops: Sequence[Op], observed: Sequence[Sequence[Measurement]],
+        machine: Machine,
+    ) -> None:  # fmt: skip
+        """Put forecasts into the rows `wanting` of the table."""
+        learned, cases = self._known(machine), table.cases
+        beside_prior = learned.prior and self.prior is not None
+        some = [ops[row] for row in wanting], [observed[row] for row in wanting]
+        with one_blas_thread() if len(wanting) >= MANY else nullcontext():
+            for row, op, own, found in zip(wanting, *some, self._posteriors(*some, cases, machine), strict=True):
+                away = from_nearest(cases, [measured.case for measured in own]) if beside_prior else 0.0
+                spread = NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2)
+                spread *= UNSEEN if beside_prior and not (own or learned.keys) else 1.0
+                table.seconds[row] = np.exp(found.logs)
+                table.low[row], table.high[row] = np.exp(found.logs - spread), np.exp(found.logs + spread)
+                if not own and op.kind not in learned.ops.kinds:
+                    table.source[row] = list(Source).index(Source.EXTRAPOLATED)
 
     def _known(self, machine: Machine) -> KnownOps:
         """What was learned of the machine."""
