@@ -146,7 +146,3 @@ def test_a_negative_accuracy_comes_with_the_reason(model: Samples, why: str) -> 
     assert (row.accuracy or 0.0) < 0
     assert (row.worse_than_zero or "").startswith("worse than forecasting zero: ")
     assert why in (row.worse_than_zero or "")
-
-
-def test_an_accuracy_that_is_not_negative_needs_no_reason() -> None:
-    assert rows(FEW)[0].worse_than_zero is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.synthetic_ops import MACHINE, make_ops, measure
+from tests.models.synthetic_ops import MACHINE, make_ops
 from threadcast.core import Affinity, Case, Machine, Measurement, Sample, Source
 from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.models.hill_climb import HillClimb, ladder, next_count
@@ -47,13 +47,6 @@ def hill_climb(time_s, *, limit, interval=4):
     return Climb(points, "rise" if rose else "limit", points[-2][0] if rose else limit)
 
 
-def test_it_stops_at_the_first_rise_and_takes_the_step_before():
-    times = {1: 9.0, 5: 4.0, 9: 5.0, 13: 1.0}
-    climb = hill_climb(times.__getitem__, limit=13, interval=4)
-    assert climb.points == ((1, 9.0), (5, 4.0), (9, 5.0))
-    assert (climb.best, climb.stopped_by) == (5, "rise")
-
-
 def test_equal_times_are_no_rise_and_without_a_rise_the_maximum_of_cores_is_the_best():
     climb = hill_climb(lambda threads: 1.0, limit=10, interval=4)
     assert [threads for threads, _ in climb.points] == [1, 5, 9]
@@ -63,11 +56,6 @@ def test_equal_times_are_no_rise_and_without_a_rise_the_maximum_of_cores_is_the_
 def test_of_equal_times_before_a_rise_the_last_is_the_best():
     climb = hill_climb({1: 3.0, 3: 2.0, 5: 2.0, 7: 2.5}.__getitem__, limit=68, interval=2)
     assert (climb.best, climb.stopped_by) == (5, "rise")
-
-
-def test_one_core_is_one_step():
-    climb = hill_climb(lambda threads: 1.0, limit=1)
-    assert (climb.points, climb.best, climb.stopped_by) == (((1, 1.0),), 1, "limit")
 
 
 @given(limit=st.integers(1, 200), interval=st.integers(1, 40), data=st.data())
@@ -115,12 +103,6 @@ def test_paper_a_rise_makes_the_step_before_it_the_best_and_a_wide_step_skips_th
     assert climb.best == 9
 
 
-def test_paper_time_that_falls_up_to_the_maximum_of_cores_makes_all_cores_the_best():
-    climb = hill_climb(lambda threads: 1.0 / threads, limit=68, interval=4)
-    assert [threads for threads, _ in climb.points] == list(range(1, 66, 4))
-    assert climb.best == 68
-
-
 @pytest.mark.parametrize("interval", [0, -1, 1.5, True, "4"])
 def test_an_interval_that_is_no_count_is_refused(interval):
     with pytest.raises(InvalidInput, match="interval="):
@@ -149,13 +131,6 @@ def test_a_rise_ends_one_affinity_and_not_the_other():
     )  # fmt: skip
     assert [m.case.threads for m in ran if m.case.affinity is Affinity.SPREAD] == [1, 3]
     assert len([m for m in ran if m.case.affinity is Affinity.COMPACT]) == 34
-
-
-def test_between_two_steps_time_is_linear_in_threads():
-    observed = [timed(Case(2), 4.0, machine=KNL), timed(Case(10), 2.0, machine=KNL)]
-    curve = HillClimb().predict(OP, observed, (Case(4), Case(8)), machine=KNL)
-    assert curve.seconds.tolist() == pytest.approx([3.5, 2.5])
-    assert curve.source == (Source.INTERPOLATED, Source.INTERPOLATED)
 
 
 def test_prediction_is_constant_and_flagged_beyond_measured_threads():
@@ -188,12 +163,6 @@ def test_without_a_measurement_there_is_no_curve():
 def test_a_time_of_zero_is_refused_with_its_op_and_case():
     with pytest.raises(ModelError, match=rf"{OP.key}.*2 compact"):
         HillClimb().predict(OP, [timed(Case(2), 0.0)], MACHINE.cases(), machine=MACHINE)
-
-
-def test_cases_measured_off_the_ladder_are_used():
-    observed = [measure(OP, case) for case in (Case(2), Case(4))]
-    curve = HillClimb(interval=4).predict(OP, observed, (Case(4),), machine=MACHINE)
-    assert curve.seconds[0] == observed[1].seconds
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,6 @@ def test_rows_that_may_be_as_good_as_the_best_are_told_from_those_that_are_not()
     assert (alike.as_good_as_best, other.as_good_as_best, clearly.as_good_as_best) == (True, True, False)
 
 
-def test_a_constant_difference_is_one():
-    best, second = rows(Guess(lambda op: 1.1), Guess(lambda op: 1.2))
-    assert (best.as_good_as_best, second.as_good_as_best) == (True, False)
-
-
 def test_with_a_draw_models_see_one_sample_of_a_case_and_are_judged_by_all():
     measured = [replace(m, samples=tuple(Sample(m.seconds * f) for f in (0.5, 1.0, 1.0, 1.0, 2.0))) for m in EXACT]
     model = Guess(samples=(Case(1, Affinity.SPREAD), Case(8)))
@@ -113,3 +108,30 @@ def test_with_a_draw_models_see_one_sample_of_a_case_and_are_judged_by_all():
     assert [entry.by_case for entry in first] == [entry.by_case for entry in second]
     seen = {m.samples[0].seconds / true_seconds(m.op, m.case) for e in first for m in e.by_case.values()}
     assert {round(share, 6) for share in seen} == {0.5, 1.0, 2.0}
+
+
+ACTUAL = np.array([1.0, 2.0, 4.0])
+NONE = np.empty(0)
+
+
+def test_accuracy_is_one_less_the_mean_relative_error():
+    assert metrics.accuracy(ACTUAL, np.array([1.1, 2.0, 3.0])) == pytest.approx(1 - (0.1 + 0.0 + 0.25) / 3)
+    assert metrics.accuracy(ACTUAL, ACTUAL) == 1.0
+
+
+def test_accuracy_falls_below_zero_where_forecasts_are_off_by_more_than_the_truth():
+    assert metrics.accuracy(ACTUAL, 3 * ACTUAL) == pytest.approx(-1.0)
+
+
+def test_r2_is_one_for_the_truth_zero_for_the_mean_and_none_without_spread():
+    assert metrics.r2(ACTUAL, ACTUAL) == 1.0
+    assert metrics.r2(ACTUAL, np.full(3, ACTUAL.mean())) == pytest.approx(0.0)
+    assert metrics.r2(np.ones(3), ACTUAL) is None
+
+
+def test_coverage_is_the_share_within_the_interval():
+    assert metrics.coverage(ACTUAL, ACTUAL - 0.1, np.array([1.0, 1.5, 9.0])) == pytest.approx(2 / 3)
+
+
+def test_scores_of_nothing_are_none():
+    assert metrics.accuracy(NONE, NONE) is metrics.r2(NONE, NONE) is metrics.coverage(NONE, NONE, NONE) is None

@@ -157,20 +157,6 @@ def test_it_stops_asking_once_its_choice_is_good_enough():
     assert asked[1] < 6
 
 
-def test_an_unknown_machine_is_answered_less_surely(model):
-    op = HELD_OUT[0]
-    other = Machine.uniform("unknown", 16, group_size=16)
-    known, unknown = (model.predict(op, [], [Case(2), Case(8)], machine=m) for m in (MACHINE, other))
-    assert np.all(unknown.high / unknown.low > known.high / known.low)
-    assert np.all(np.abs(np.log(unknown.seconds / known.seconds)) < np.log(3))
-    observed = []
-    while (case := model.propose(op, observed, other)) is not None:
-        observed.append(measure(op, case, machine=other))
-    assert len(observed) == model.samples
-    sampled = model.predict(op, observed, other.cases(), machine=other)
-    assert np.mean([abs(sampled.at(c) / true_seconds(op, c) - 1) for c in other.cases()]) < 0.2
-
-
 def test_a_kind_that_it_has_not_learned_gets_a_wide_curve_that_samples_narrow(model):
     op = HELD_OUT[0]
     strange = replace(op, kind="strange")
@@ -316,13 +302,6 @@ def test_an_op_that_was_only_measured_where_no_other_was_is_borne():
     odd = [m for m in measure_all(TRAIN[:30], machine=MACHINE) if m.case.threads in (1, 2, 4)]
     odd += [m for m in measure_all(TRAIN[30:31], machine=MACHINE) if m.case.threads == 3]
     assert LearnedCurve().fit(odd).predict(TRAIN[40], [], CASES, machine=MACHINE).seconds.min() > 0
-
-
-def test_intervals_from_few_ops_still_say_something():
-    few = LearnedCurve(samples=1).fit(measure_all([op for op in OPS if op.kind == "mm"][:4], machine=MACHINE))
-    others = [op for op in HELD_OUT if op.kind == "mm"]
-    table = few.predict_many(others, [[]] * len(others), CASES, machine=MACHINE)
-    assert np.median(table.high / table.low) < 20
 
 
 def test_of_many_ops_some_are_drawn_and_said_to_be(monkeypatch):

@@ -38,15 +38,6 @@ def test_the_same_op_on_two_machines_is_two_entries():
     assert [entry.machine for entry in entries] == [MACHINE, other]
 
 
-def test_ops_with_impossible_times_are_named_with_the_reason():
-    measurements = measure_all(OPS)
-    broken = [with_seconds(m, 0.0) if m.op == OPS[1] and m.case == Case(4) else m for m in measurements]
-    kept, refused = usable(group(broken))
-    assert len(kept) == 3
-    assert list(refused) == [OPS[1].key]
-    assert "4 compact" in refused[OPS[1].key]
-
-
 @pytest.mark.parametrize("seconds", [0.0, 5e-324, 1e308])
 def test_one_sample_that_no_op_can_take_is_enough_to_leave_the_op_out(seconds):
     odd = [
@@ -72,11 +63,6 @@ def test_an_op_that_is_broken_on_one_machine_only_is_named_and_learned_from_on_t
     broken = [with_seconds(m, 0.0) for m in measure_all(OPS[:1])]
     kept, refused = usable(group([*broken, *measure_all(OPS, machine=other)]))
     assert (len(kept), list(refused)) == (4, [OPS[0].key])
-
-
-def test_a_time_that_is_not_a_number_never_becomes_a_measurement():
-    with pytest.raises(ValueError, match="nan"):
-        Sample(float("nan"))
 
 
 @pytest.mark.parametrize(

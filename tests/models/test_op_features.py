@@ -64,10 +64,6 @@ def test_a_table_of_sides_is_forecast_about_as_well_as_ops_with_tensors(samples:
     assert error(table_row, samples) < 1.5 * error(product, samples) + 0.01
 
 
-def test_a_table_without_work_is_forecast_at_all() -> None:
-    assert error(table_row, 0) < 0.25  # sizes differ by a factor of a million
-
-
 def test_exponents_of_a_matrix_product_are_near_one() -> None:
     entries, _ = usable(group([m for shape in sides(80, 3) for m in measured(table_row, shape)]))
     _, k, m, n = OpFeatures.learned(entries).exponents["op"]  # in the order of names
@@ -105,13 +101,6 @@ def test_numbers_of_either_sign_are_inputs() -> None:
     assert numbers_of(features.translated(ops), features.names, missing=0)[:, 0] == pytest.approx(
         np.arcsinh([-3, 0, 5])
     )
-
-
-def test_ops_with_tensors_stay_as_they_are() -> None:
-    ops = [product(8, 8, 8)]
-    features = OpFeatures({"m": True}, {}, {})
-    assert features.translated(ops) == ops
-    assert OpFeatures().names == ()
 
 
 def test_a_stored_model_forecasts_tables_as_before() -> None:

@@ -10,7 +10,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.waiting import HANGS_S
-from threadcast.models.parallel import CHUNK, in_chunks, one_blas_thread
+from threadcast.models.parallel import CHUNK, in_chunks
 
 OPS = range(3 * CHUNK)
 
@@ -56,14 +56,3 @@ def test_callers_that_overlap_leave_the_limit_as_it_was() -> None:
         assert one.result(HANGS_S).tolist() == other.result(HANGS_S).tolist()
         assert blas_threads() == {2}
     assert len(blas_threads()) == 1
-
-
-def test_of_overlapping_blocks_the_last_one_to_end_removes_the_limit() -> None:
-    first, second = one_blas_thread(), one_blas_thread()
-    with threadpool_limits(2, user_api="blas"):
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        assert blas_threads() == {1}
-        second.__exit__(None, None, None)
-        assert blas_threads() == {2}

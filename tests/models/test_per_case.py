@@ -143,11 +143,6 @@ def test_an_op_without_its_samples_is_refused_by_name(ols):
         ols.predict(UNSEEN[0], [measure(UNSEEN[0], Case(1, Affinity.SPREAD))], CASES, machine=MACHINE)
 
 
-def test_too_few_ops_are_refused_with_their_number():
-    with pytest.raises(ModelError, match=r"at least 6 ops.* has 5"):
-        create("ols").fit(measure_all(make_ops(5)))
-
-
 def test_the_same_seed_gives_the_same_forecasts():
     few = TRAINING[: 10 * len(CASES)]
     first, second = (forecast(create("random_forest", seed=5).fit(few), UNSEEN[:3]) for _ in range(2))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -150,7 +152,7 @@ def test_a_process_that_was_stored_beside_one_for_unmeasured_ops_is_read(prior):
         del described["prior"]
     old = {**files, "machines.npz": alone.to_files()["machines.npz"], "model.json": json.dumps(document).encode()}
     loaded = JointProcess().from_files(old)
-    for machine, expected in ((NEW, alone), (KNOWN[0], JointProcess(prior=prior))):
+    for machine, expected in ((NEW, alone), (Machine.uniform("eight", 8), JointProcess(prior=prior))):
         found, wanted = (one.predict(HELD_OUT[0], [], machine.cases(), machine=machine) for one in (loaded, expected))
         np.testing.assert_allclose(found.seconds, wanted.seconds, rtol=1e-9)
 
@@ -181,3 +183,17 @@ def test_ops_of_one_name_that_do_different_work_have_different_forecasts(prior):
     together = prior.log_seconds([small, large], NEW, NEW.cases())
     assert together[0, 0] + 5 < together[1, 0]
     np.testing.assert_allclose(prior.log_seconds([large], NEW, NEW.cases())[0], together[1], rtol=1e-12)
+
+
+ENDING = """
+import codecs, sys
+from threadcast.models.prior import shipped
+shipped()
+codecs.register_error("kept", lambda error, kept=dict(sys.modules): ("", 0))
+"""
+
+
+def test_a_process_that_ends_with_trees_in_memory_says_nothing():
+    """Modules that something still holds are emptied before what they hold is freed."""
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

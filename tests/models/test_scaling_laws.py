@@ -38,16 +38,6 @@ def test_a_law_finds_itself_from_five_samples(name):
     assert {curve.source[case.threads - 1] for case in (m.case for m in observed)} == {Source.MEASURED}
 
 
-@pytest.mark.parametrize("name", TRUTHS)
-@given(times=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=6))
-def test_forecasts_are_positive_and_enclosed_whatever_was_measured(name, times):
-    model = registry_of_kinds.create(name)
-    observed = [timed(3 * i + 1, seconds) for i, seconds in enumerate(times)]
-    curve = model.predict(OP, observed, WIDE.cases(), machine=WIDE)
-    assert np.all(curve.seconds > 0)
-    assert np.all((curve.low <= curve.seconds) & (curve.seconds <= curve.high))
-
-
 LAWS = st.sampled_from(sorted(TRUTHS))
 
 
@@ -72,18 +62,6 @@ def test_forecasts_are_at_least_what_linear_scaling_or_its_inverse_leaves(name, 
     for case, seconds in zip(curve.cases, curve.seconds, strict=True):
         p = case.threads
         assert seconds >= min(s * min(p / n, n / p) for n, s in times.items()) * (1 - 1e-12)
-
-
-@given(
-    LAWS,
-    st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1e-3), min_size=1, max_size=4),
-    st.sampled_from([2.0**-10, 2.0**20]),
-)
-def test_a_law_in_another_unit_of_time_is_the_same(name, times, unit):
-    model = registry_of_kinds.create(name)
-    one = model.predict(OP, [timed(n, s) for n, s in times.items()], WIDE.cases(), machine=WIDE)
-    other = model.predict(OP, [timed(n, unit * s) for n, s in times.items()], WIDE.cases(), machine=WIDE)
-    np.testing.assert_allclose(other.seconds, unit * one.seconds, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", TRUTHS)

@@ -2,11 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.models.synthetic_ops import make_ops, measure_all
-from tests.store.strategies import measurements
 from threadcast.core import Machine, Sample
 from threadcast.models.measured import group
 from threadcast.models.shared import SharedOps
@@ -32,15 +28,6 @@ def test_a_counter_that_was_not_read_arrives_as_none():
     found = in_worker(group([partly, *rest]))[0].by_case[first.case]
     assert [s.counters["cycles"] for s in found.samples] == [5.0, 0.0]
     assert [s.counters["faults"] for s in found.samples] == [None, None]
-
-
-@given(st.lists(measurements(), max_size=5))
-def test_any_measurements_arrive_with_their_times_and_identities(measured):
-    entries = group(measured)
-    for entry, found in zip(entries, in_worker(entries), strict=True):
-        assert (found.op, found.machine, list(found.by_case)) == (entry.op, entry.machine, list(entry.by_case))
-        for case, measurement in entry.by_case.items():
-            assert [s.seconds for s in found.by_case[case].samples] == [s.seconds for s in measurement.samples]
 
 
 def test_it_is_unpacked_once_by_a_worker():

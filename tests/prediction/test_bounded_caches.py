@@ -8,7 +8,7 @@ import pytest
 from tests.clock import Clock
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, Service, assert_same, local
 from threadcast.core import Machine
-from threadcast.core.errors import ModelError, ServiceError
+from threadcast.core.errors import ModelError
 from threadcast.prediction.fallback import OPS_AT_ONCE, FirstOf, reserve_s, roofline
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.prediction.questions import JSON_POINTS, Questions
@@ -56,14 +56,6 @@ def test_an_outage_takes_no_kept_curve_away(service: Service) -> None:
         remote._client._breaker.succeeded()
         assert_same(remote.curves(OPS), local().curves(OPS))
         assert remote.status.model == "serial_share@1"
-
-
-def test_without_a_fallback_an_outage_is_an_error(service: Service) -> None:
-    with RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False) as remote:
-        remote.curves(OPS[:2])
-        service.status = 500
-        with pytest.raises(ServiceError):
-            remote.curves(OPS)
 
 
 class Slow(SerialShare):

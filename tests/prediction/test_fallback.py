@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, local
-from threadcast.core import Case, Curve, Edge, Machine, Measurement, Op, OpGraph, Sample, Source
+from threadcast.core import Case, Curve, Machine, Measurement, Op, Sample, Source
 from threadcast.core.errors import FeatureError, InvalidInput, ModelError, ServiceError
-from threadcast.prediction.fallback import ROOFLINE, FirstOf, roofline
+from threadcast.prediction.fallback import FirstOf, roofline
 from threadcast.prediction.predictor import LocalPredictor, Predictor
-from threadcast.prediction.remote import FALLBACK_MARK, RemotePredictor
-from threadcast.scheduler import Problem, plan
+from threadcast.prediction.remote import RemotePredictor
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -71,22 +70,6 @@ def test_a_roofline_gives_what_was_measured_as_it_was() -> None:
     curve = roofline(MACHINE, {OPS[0].key: [measured]}).curves(OPS)[0]
     assert curve.at(Case(2)) == 0.5
     assert curve.source[1] is Source.MEASURED
-
-
-def test_a_large_product_is_guessed_within_the_interval_of_common_cores() -> None:
-    """4096^3 float32: 137 Gflop take 0.4 to 70 s on cores from 2 to 300 Gflop/s."""
-    product = Op("mm", cost=(2 * 4096.0**3, 3 * 4 * 4096.0**2))
-    curve = roofline(Machine.uniform("one", 1)).curves([product])[0]
-    assert curve.low[0] < 0.9
-    assert curve.high[0] > 10
-
-
-def test_a_plan_comes_without_service_and_model_and_says_whose_curves_it_has() -> None:
-    graph = OpGraph(("a", "b", "c"), tuple(OPS), edges=(Edge(0, 1),))
-    predictor = RemotePredictor(NOBODY, MACHINE, deadline_s=PATIENT_S, fallback=ignorant())
-    made = plan(Problem(graph, predictor.curves(graph.ops), MACHINE))
-    assert made.curves_from == ROOFLINE + FALLBACK_MARK
-    assert predictor.status.source_of_curves == "fallback"
 
 
 def test_the_client_with_its_last_resort_needs_only_the_base_install() -> None:

@@ -30,15 +30,6 @@ def test_it_holds_what_was_used_last(most: int, uses: list[tuple[str, int]]) -> 
     assert cache.get_many(range(7)) == dict(used_last)
 
 
-def test_reading_many_values_uses_them() -> None:
-    cache = LruCache[str, int](2)
-    cache.put("a", 1)
-    cache.put("b", 2)
-    assert cache.get_many(["a", "x"]) == {"a": 1}
-    cache.put("c", 3)
-    assert cache.get("b") is None
-
-
 def test_what_is_not_wanted_is_dropped() -> None:
     cache = LruCache[int, str](9)
     for number in range(4):

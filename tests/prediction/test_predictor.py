@@ -21,10 +21,6 @@ from threadcast.prediction.predictor import LocalPredictor, Predictor
 from threadcast.prediction.remote import RemotePredictor
 
 
-def test_local_predictor_is_a_predictor() -> None:
-    assert isinstance(local(), Predictor)
-
-
 def test_local_curves_are_the_models_own_over_the_machines_cases() -> None:
     table = local(0.25).curves(OPS)
     assert table.cases == MACHINE.cases()
@@ -97,13 +93,6 @@ def test_cases_that_the_machine_does_not_have_are_refused(cases: list[Case]) -> 
 
 def test_no_op_gives_an_empty_table() -> None:
     assert local().curves([]).seconds.shape == (0, 4)
-
-
-def test_threads_get_the_same_curves_from_one_local_predictor() -> None:
-    predictor, expected = local(), local().curves(OPS)
-    with ThreadPoolExecutor(8) as pool:
-        for table in pool.map(lambda i: predictor.curves(OPS[i % 3 :] + OPS[: i % 3]), range(64)):
-            assert sorted(table.seconds[:, 0]) == sorted(expected.seconds[:, 0])
 
 
 class OfOneKind(SerialShare):

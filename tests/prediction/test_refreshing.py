@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, assert_same, local
 from tests.waiting import eventually
 from threadcast.core import Op
@@ -53,13 +51,6 @@ def test_stale_curves_outlast_a_service_that_is_down(service: Service) -> None:
     assert table.model == "serial_share@1"
     assert remote.status.fallbacks == 0
     remote.close()
-
-
-@pytest.mark.parametrize("status", [304, 412])
-def test_that_nothing_has_changed_is_refused_where_nobody_asked(service: Service, status: int) -> None:
-    service.status = status
-    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3))
-    assert_same(remote.curves(OPS), local(0.3).curves(OPS))
 
 
 def test_many_stale_calls_have_one_helper_thread_which_ends(service: Service) -> None:

@@ -81,7 +81,7 @@ def test_garbage_is_refused_and_the_fallback_answers(service: Service, garbage: 
     assert isinstance(remote.status.last_error, ServiceError)
 
 
-@pytest.mark.parametrize("status", [201, 204, 302, 404, 422, 429, 500, 503])
+@pytest.mark.parametrize("status", [201, 302, 304, 404, 412, 429, 500])
 def test_a_status_other_than_200_is_refused(service: Service, status: int) -> None:
     service.status = status
     with pytest.raises(ServiceError, match=str(status)):
@@ -100,14 +100,10 @@ def test_the_service_is_asked_again_after_a_fallback(service: Service) -> None:
 
 def test_no_service_at_all_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(ServiceUnavailable):
-        RemotePredictor(url, MACHINE, deadline_s=PATIENT_S, last_resort=False).curves(OPS)
-
-
-def test_a_host_that_does_not_exist_is_unavailable() -> None:
-    with pytest.raises(ServiceUnavailable):
-        RemotePredictor("http://threadcast.invalid:1", MACHINE, deadline_s=PATIENT_S, last_resort=False).curves(OPS)
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    for host in (address, "threadcast.invalid:1"):
+        with pytest.raises(ServiceUnavailable):
+            RemotePredictor(f"http://{host}", MACHINE, deadline_s=PATIENT_S, last_resort=False).curves(OPS)
 
 
 @contextlib.contextmanager

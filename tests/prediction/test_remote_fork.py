@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, local
+from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service
 from tests.waiting import eventually
 from threadcast.prediction.fork_lock import ForkLock
 from threadcast.prediction.remote import RemotePredictor
-from threadcast.prediction.retries import LIMIT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 
@@ -104,29 +103,3 @@ def test_the_helper_thread_starts_anew_in_the_child(service: Service) -> None:
     answered.set()
     eventually(lambda: remote.status.refreshed)
     remote.close()
-
-
-def test_requests_of_the_parent_do_not_count_against_the_childs(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("threadcast.prediction.bounded_request.MAX_EXCHANGES", 1)
-    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3))
-    asked, answered = threading.Event(), threading.Event()
-    service.before = lambda: (asked.set(), answered.wait(PATIENT_S)) if len(service.questions) == 1 else None
-    thread = threading.Thread(target=lambda: remote.curves(OPS))
-    thread.start()
-    assert asked.wait(PATIENT_S)
-    remote.curves(OPS)
-    assert "1 requests to" in str(remote.status.last_error)
-    in_a_child(lambda: remote.curves(OPS).model == "serial_share@1")
-    answered.set()
-    thread.join()
-
-
-def test_a_service_that_the_parent_leaves_alone_the_child_does_too(service: Service) -> None:
-    service.status = 500
-    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3))
-    for _ in range(LIMIT):
-        remote.curves(OPS)
-    in_a_child(lambda: remote.curves(OPS).model.startswith("serial_share@1 (local"))
-    assert len(service.questions) == LIMIT

@@ -142,9 +142,8 @@ class JointProcess(BatchModel):
 
     def following(self, measurements: Sequence[Measurement], machine: Machine, *, tune: bool) -> JointProcess:
         """A process without a prior, after `learn`: it learns nothing of one machine from others."""
-        options = {"samples": self.samples, "enough": self.enough, "seed": self.seed}
-        process = JointProcess(**options) if self._chosen_prior else self
-        return process.learn([m for m in measurements if m.machine.fingerprint == machine.fingerprint], tune=tune)
+        without = JointProcess(samples=self.samples, enough=self.enough, seed=self.seed) if self._chosen_prior else self
+        return without.learn([m for m in measurements if m.machine.fingerprint == machine.fingerprint], tune=tune)
 
     def adapts_to(self, machine: Machine) -> bool:
         """Whether nothing was learned of the machine."""
@@ -205,7 +204,8 @@ class JointProcess(BatchModel):
         """The curves of many ops, one row each; ModelError where a time cannot be real."""
         self.check_batch(ops, observed)
         known = [by_case(measured) for measured in observed]
-        table = forecast_table(cases, *np.ones((3, len(ops), len(cases))), self.name)
+        seconds, low, high = np.ones((3, len(ops), len(cases)))
+        table = forecast_table(cases, seconds, low, high, self.name)
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         if wanting:
             self._fill(table, wanting, ops, observed, machine)
