@@ -78,10 +78,12 @@ def test_curves_that_it_forgets_are_the_same_when_they_are_asked_for_again(prior
 def test_the_shipped_one_forecasts_seconds_of_the_right_order():
     large = Op("mm", (TensorSpec((1024, 1024)), TensorSpec((1024, 1024))), {}, (TensorSpec((1024, 1024)),))
     small = Op("add", (TensorSpec((8, 8)), TensorSpec((8, 8))), {}, (TensorSpec((8, 8)),))
-    curves = np.exp(shipped().log_seconds([large, small], NEW, NEW.cases()))
+    of_a_table = Op("mm", attributes={"m": 1024}, cost=(large.flops, 0.0))
+    curves = np.exp(shipped().log_seconds([large, small, of_a_table], NEW, NEW.cases()))
     assert 1e-3 < curves[0, 0] < 1.0  # 2 Gflop
     assert curves[0, -1] < 0.5 * curves[0, 0]
     assert 1e-7 < curves[1, 0] < 1e-3
+    assert 1e-2 < curves[2, 0] < 10.0
     assert shipped() is shipped()
 
 

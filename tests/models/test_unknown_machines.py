@@ -13,7 +13,7 @@ from tests.models.synthetic_ops import make_ops, measure, measure_all, true_seco
 from threadcast.core import Machine, Op, TensorSpec
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.learned_curve import LearnedCurve
-from threadcast.models.machine_limits import UNKNOWN_S, MachineLimits, work_per_thread
+from threadcast.models.machine_limits import UNIT_S, UNKNOWN_S, MachineLimits, work_per_thread
 from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import group
@@ -177,7 +177,9 @@ def test_limits_are_fitted_else_nominal():
     assert np.abs(fitted - truth).mean() < 0.5 * np.abs(nominal - truth).mean()
     assert MachineLimits.from_json(limits.to_json()) == limits
     table = Op("op", attributes={"m": 2.0}, cost=(1e9, 0.0))
-    np.testing.assert_allclose(limits.log_seconds([table], KNOWN, cases), work_per_thread([table], cases))
+    np.testing.assert_allclose(
+        limits.log_seconds([table], KNOWN, cases), np.log(UNIT_S) + work_per_thread([table], cases)
+    )
     few = MachineLimits.learned(group(measure_all(TRAIN[:5], machine=KNOWN)))
     assert few.log_seconds([op], KNOWN, cases)[0].tolist() == nominal.tolist()
     nothing = Op("mystery", (), {}, ())

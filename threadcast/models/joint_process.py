@@ -27,7 +27,7 @@ from threadcast.models.intervals import NORMAL_95
 from threadcast.models.joint_conditioning import KnownOps, Posterior, points_of, read_known
 from threadcast.models.joint_kernel import OpNumbers, Parameters, tuned
 from threadcast.models.linear_scaling import within_linear_scaling
-from threadcast.models.machine_limits import has_tensors_or_work
+from threadcast.models.machine_limits import UNIT_S, has_tensors_or_work
 from threadcast.models.measured import by_case, by_machine, group, usable
 from threadcast.models.nominal_roofline import CALL_S
 from threadcast.models.parallel import one_blas_thread
@@ -276,7 +276,7 @@ class JointProcess(BatchModel):
         if prior and self.prior is not None:
             return self.prior.log_seconds(ops, machine, cases)
         threads = np.array([case.threads for case in cases], dtype=np.float64)
-        found: Floats = np.log(np.outer(1e-10 * work(ops), SERIAL + (1 - SERIAL) / threads) + CALL_S)
+        found: Floats = np.log(np.outer(UNIT_S * work(ops), SERIAL + (1 - SERIAL) / threads) + CALL_S)
         return found
 
     def to_files(self) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from threadcast.collector.calibration import Calibration
 from threadcast.core import Case, Machine, Op
 from threadcast.core.curve import Floats
 from threadcast.core.identity_cache import CachedByIdentity
-from threadcast.core.json_reading import member
+from threadcast.core.json_reading import member, number
 from threadcast.models.known_kinds import is_bare
 from threadcast.models.measured import MeasuredOp, by_machine
 from threadcast.models.nominal_roofline import nominal
@@ -22,6 +22,9 @@ from threadcast.models.static_features import work
 FITTED_FROM, FITTED_POINTS = 8, 4000
 """Fewest ops from which a machine's limits are fitted, and the most measured points that are used, evenly chosen."""
 
+UNIT_S = 1e-10
+"""Seconds that a unit of `work` takes on one thread, where nothing tells how many. A convention."""
+
 UNKNOWN_S = 1e-3
 """Seconds on one thread of an op of which nothing is known. A convention."""
 
@@ -30,11 +33,12 @@ UNKNOWN_S = 1e-3
 class MachineLimits:
     """The limits of machines by fingerprint; a machine that is not among them has nominal ones.
 
-    Ops of tables, without tensors, have none: each is assumed to take its work over its threads. Their work is unknown
-    or made up from other columns, so that no machine's peaks limit it.
+    Ops of tables, without tensors, have none: each is assumed to take its work over its threads, `unit_s` seconds a
+    unit. Their work is unknown or made up from other columns, so that no machine's peaks limit it.
     """
 
     known: Mapping[str, Calibration] = field(default_factory=dict)
+    unit_s: float = UNIT_S
 
     @classmethod
     def learned(cls, entries: Sequence[MeasuredOp]) -> MachineLimits:
@@ -60,20 +64,21 @@ class MachineLimits:
         found: Floats = np.log(least_seconds(limits, ops, tuple(cases), machine))
         alone = [i for i, op in enumerate(ops) if has_work(op) and is_bare(op)]
         if alone:
-            found[alone] = work_per_thread([ops[i] for i in alone], cases)
+            found[alone] = np.log(self.unit_s) + work_per_thread([ops[i] for i in alone], cases)
         unknown = np.array([not has_tensors_or_work(op) for op in ops], dtype=bool)
         found[unknown] = np.log(UNKNOWN_S) - np.log([case.threads for case in cases])
         return found
 
     def to_json(self) -> dict[str, Any]:
         """The limits as a JSON object."""
-        return {"machines": [calibration.to_json() for calibration in self.known.values()]}
+        return {"machines": [calibration.to_json() for calibration in self.known.values()], "unit_s": self.unit_s}
 
     @classmethod
     def from_json(cls, document: Any) -> MachineLimits:
         """Read what `to_json` returned."""
         machines = map(Calibration.from_json, member(document, "machines", list))
-        return cls({one.machine: one for one in machines})
+        unit_s = number(document, "unit_s", minimum=1e-15, default=1.0)  # trees that were stored before it learned of units
+        return cls({one.machine: one for one in machines}, unit_s)
 
 
 def work_per_thread(ops: Sequence[Op], cases: Sequence[Case]) -> Floats:
