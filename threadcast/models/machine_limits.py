@@ -77,7 +77,7 @@ class MachineLimits:
     def from_json(cls, document: Any) -> MachineLimits:
         """Read what `to_json` returned."""
         machines = map(Calibration.from_json, member(document, "machines", list))
-        unit_s = number(document, "unit_s", minimum=1e-15, default=1.0)  # trees that were stored before it learned of units
+        unit_s = number(document, "unit_s", minimum=1e-15, default=1.0)  # stored before units
         return cls({one.machine: one for one in machines}, unit_s)
 
 
