@@ -11,12 +11,11 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from threadcast.collector.campaign import Campaign
-from threadcast.collector.campaign_report import CampaignProgress
 from threadcast.collector.proposers import Choice
 from threadcast.collector.rounds import RegretRounds
 from threadcast.collector.simulated.source import SimulatedXeonPhi
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample, TensorSpec
-from threadcast.core.errors import InvalidInput, MeasurementError
+from threadcast.core.errors import InvalidInput
 from threadcast.models.choosing import interval_covariance, outlook
 from threadcast.models.following import UNKNOWN_REGRET, FollowedModel
 from threadcast.models.hill_climb import HillClimb
@@ -95,21 +94,6 @@ def store_path(store: Store) -> Path:
     return Path(store.name.removeprefix("sqlite:///")).parent
 
 
-def test_a_campaign_that_was_killed_goes_on_and_measures_nothing_twice(store):
-    def kill(progress: CampaignProgress) -> None:
-        if progress.done == 30:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        follow(FollowedModel(JointProcess()), store, on_progress=kill).run(GRAPH)
-    assert len(stored(store)) == 30
-    report = follow(FollowedModel(JointProcess()), store).run(GRAPH)
-    assert report.reused == 30
-    assert set(stored(store).values()) == {1}
-    again = follow(FollowedModel(JointProcess()), store).run(GRAPH)
-    assert again.reused == len(stored(store))
-
-
 @pytest.mark.parametrize("model", [HillClimb(), LearnedCurve(samples=2, trees=5)], ids=lambda model: model.name)
 def test_any_model_is_followed_to_its_last_proposal(store, model):
     small = OpGraph(GRAPH.ids[:6], GRAPH.ops[:6])
@@ -186,17 +170,6 @@ def test_an_op_that_is_good_enough_is_left_alone_and_the_end_comes_when_the_step
 
 def test_every_op_is_measured_once_whatever_the_forecast_says():
     assert asked([0.001, 0.002, 0.001], [1.0, 1.0, 1.0], measured=False) == [1]
-
-
-def test_a_case_asked_for_twice_is_an_error(store):
-    class Stubborn(Scripted):
-        def choices(
-            self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine
-        ) -> list[Choice]:
-            return [Choice(CASES[0], 1.0, 1.0, CASES[0]) for _ in ops]
-
-    with pytest.raises(MeasurementError, match=r"asked for .* again"):
-        follow(Stubborn([], []), store).run(GRAPH)
 
 
 @pytest.mark.parametrize(

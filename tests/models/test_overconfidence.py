@@ -178,14 +178,3 @@ def test_a_campaign_goes_on_where_a_check_raises_doubt_and_then_checks_other_ops
     assert report.checked is not None
     assert report.checked.ops == 4
     assert sum(len(known) < 3 for known in report.observed.values()) <= 0.2 * len(OPS)  # so that the mean is 2 %
-
-
-def test_a_campaign_whose_check_raises_no_doubt_ends(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store.db") as store:
-        proposer = FollowedModel(JointProcess())
-        without = Campaign(PHI, proposer, store, clock=lambda: 0.0).run(GRAPH)
-    with Store.open(tmp_path / "other.db") as store:
-        proposer = FollowedModel(JointProcess())
-        report = Campaign(PHI, proposer, store, check=5, clock=lambda: 0.0).run(GRAPH)
-    assert proposer.widened < 1.2
-    assert report.measured <= without.measured + 5 * CHECKED_CASES
