@@ -172,6 +172,13 @@ def test_what_no_measured_op_of_the_machine_resembles_is_extrapolated(prior):
     assert sources == [{"extrapolated"}, {"learned"}, {"extrapolated"}, {"measured", "learned"}]
 
 
+def test_parameters_that_follow_from_measurements_stay_as_ops_become_many():
+    process = JointProcess().fit(measure_all(TRAIN[:10], machine=NEW))
+    tuned = process._machines[NEW.fingerprint].parameters
+    process.following(measure_all(TRAIN[: FEW_OPS + 1], machine=NEW), NEW, tune=False)
+    assert process._machines[NEW.fingerprint].parameters is tuned
+
+
 def test_a_campaign_follows_no_prior(prior):
     learned = measure_all(TRAIN[:3], machine=NEW)
     followed = JointProcess(prior=prior).following(learned, NEW, tune=True)

@@ -63,7 +63,7 @@ class Posterior(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownOps:
     """What was measured on one machine. `rows` of the points are positions in `ops`, `columns` in `cases`. `prior`:
-    whether their logs are relative to the process's prior, if it has one."""
+    whether their logs are relative to the process's prior."""
 
     ops: OpNumbers
     keys: tuple[str, ...]
@@ -73,10 +73,10 @@ class KnownOps:
     prior: bool
 
     @classmethod
-    def none(cls, parameters: Parameters) -> Self:
+    def none(cls, parameters: Parameters, prior: bool) -> Self:
         """Nothing is known."""
         empty, whole = np.empty(0), np.empty(0, dtype=np.int64)
-        return cls(OpNumbers.of([]), (), (), Points(whole, whole, empty, empty), parameters, True)
+        return cls(OpNumbers.of([]), (), (), Points(whole, whole, empty, empty), parameters, prior)
 
     def placed(self, position: Mapping[Case, int]) -> Self:
         """The same with other columns: those that each case has in `position`."""

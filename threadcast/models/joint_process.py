@@ -106,7 +106,7 @@ class JointProcess(BatchModel):
         entries, self.notes = some_of_each_machine(usable(group(measurements))[0], seed=self.seed)
         machines = {}
         for fingerprint, own in by_machine(entries).items():
-            before, prior = self._machines.get(fingerprint), len(own) < FEW_OPS
+            before, prior = self._machines.get(fingerprint), bool(self._chosen_prior) and len(own) < FEW_OPS
             if before is not None and before.prior != prior:
                 before = None
             ops = OpNumbers.of([entry.op for entry in own])
@@ -218,7 +218,7 @@ class JointProcess(BatchModel):
     ) -> None:  # fmt: skip
         """Put forecasts into the rows `wanting` of the table."""
         learned, cases = self._known(machine), table.cases
-        beside_prior = learned.prior and self.prior is not None
+        beside_prior = learned.prior
         some = [ops[row] for row in wanting], [observed[row] for row in wanting]
         with one_blas_thread() if len(wanting) >= MANY else nullcontext():
             for row, op, own, found in zip(wanting, *some, self._posteriors(*some, cases, machine), strict=True):
@@ -232,7 +232,8 @@ class JointProcess(BatchModel):
 
     def _known(self, machine: Machine) -> KnownOps:
         """What was learned of the machine."""
-        return self._machines.get(machine.fingerprint) or KnownOps.none(self._parameters(True))
+        prior = bool(self._chosen_prior)
+        return self._machines.get(machine.fingerprint) or KnownOps.none(self._parameters(prior), prior)
 
     def _posteriors(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: tuple[Case, ...], machine: Machine
@@ -268,12 +269,12 @@ class JointProcess(BatchModel):
 
     def _parameters(self, prior: bool) -> Parameters:
         """Those that are assumed before anything is measured, by the prior or without."""
-        return Parameters.assumed(self.prior.transfer if prior and self.prior is not None else None)
+        return Parameters.assumed(self.prior.transfer if prior and self.prior else None)
 
     def _assumed(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case], prior: bool) -> Floats:
         """(n_ops, n_cases) log seconds before anything is measured; without the prior but for a factor that all
         share."""
-        if prior and self.prior is not None:
+        if prior and self.prior:
             return self.prior.log_seconds(ops, machine, cases)
         threads = np.array([case.threads for case in cases], dtype=np.float64)
         found: Floats = np.log(np.outer(UNIT_S * work(ops), SERIAL + (1 - SERIAL) / threads) + CALL_S)
@@ -318,6 +319,8 @@ class JointProcess(BatchModel):
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
-                loaded._machines[name] = read_known({"prior": not beside, **described}, own, loaded._parameters)
+                loaded._machines[name] = read_known(
+                    {"prior": has_prior and not beside, **described}, own, loaded._parameters
+                )
         self.__dict__.update(loaded.__dict__)
         return self
