@@ -218,13 +218,12 @@ class JointProcess(BatchModel):
     ) -> None:  # fmt: skip
         """Put forecasts into the rows `wanting` of the table."""
         learned, cases = self._known(machine), table.cases
-        beside_prior = learned.prior
         some = [ops[row] for row in wanting], [observed[row] for row in wanting]
         with one_blas_thread() if len(wanting) >= MANY else nullcontext():
             for row, op, own, found in zip(wanting, *some, self._posteriors(*some, cases, machine), strict=True):
-                away = from_nearest(cases, [measured.case for measured in own]) if beside_prior else 0.0
+                away = from_nearest(cases, [measured.case for measured in own]) if learned.prior else 0.0
                 spread = NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2)
-                spread *= UNSEEN if beside_prior and not (own or learned.keys) else 1.0
+                spread *= UNSEEN if learned.prior and not (own or learned.keys) else 1.0
                 table.seconds[row] = np.exp(found.logs)
                 table.low[row], table.high[row] = np.exp(found.logs - spread), np.exp(found.logs + spread)
                 if not own and op.kind not in learned.ops.kinds:
@@ -319,8 +318,7 @@ class JointProcess(BatchModel):
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
-                loaded._machines[name] = read_known(
-                    {"prior": has_prior and not beside, **described}, own, loaded._parameters
-                )
+                described = {"prior": has_prior and not beside, **described}
+                loaded._machines[name] = read_known(described, own, loaded._parameters)
         self.__dict__.update(loaded.__dict__)
         return self
