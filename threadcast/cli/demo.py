@@ -16,7 +16,7 @@ from threadcast.cli.followed_model import CHAMPION, LEARNING_KIND
 from threadcast.cli.model_table import choose_split, judge, make_models, shown
 from threadcast.cli.options import common
 from threadcast.cli.output import Output, table
-from threadcast.core import CurveTable, Machine, Measurement, read_machine
+from threadcast.core import CurveTable, Machine, Measurement, Source, read_machine
 from threadcast.core.json_writing import write_json
 from threadcast.core.measurement import mostly_disturbed
 from threadcast.core.settings import Settings
@@ -221,4 +221,5 @@ def _run(
         default_step_s=result.median_s("default"), planned_step_s=result.median_s("plan"),
         disturbed=result.disturbed, interval=result.interval,
         forecast_disturbed=mostly_disturbed(measured),
+        rough=bool((curves.source == list(Source).index(Source.EXTRAPOLATED)).mean() > 0.5),
     )  # fmt: skip

@@ -36,6 +36,8 @@ class RunReport:
     interval: str = "95 % interval"
     forecast_disturbed: bool = False
     """Whether others used the CPUs while most of its ops were measured."""
+    rough: bool = False
+    """Whether most of its curves are extrapolated: by the shipped prior, or by times that no longer hold."""
 
     @property
     def why_default(self) -> str:
@@ -46,7 +48,9 @@ class RunReport:
     @property
     def predicted(self) -> str:
         """The predicted time of a step."""
-        return "disturbed" if self.forecast_disturbed else duration(self.plan.makespan_s)
+        if self.forecast_disturbed:
+            return "disturbed"
+        return duration(self.plan.makespan_s) + (" (rough)" if self.rough else "")
 
     def row(self) -> list[str]:
         """The cells of `STEP_COLUMNS`."""
@@ -185,4 +189,6 @@ def _median_beside_predicted(run: RunReport) -> str:
     median, predicted_s = f"The median planned step took {duration(run.planned_step_s)}", run.plan.makespan_s
     if run.forecast_disturbed:
         return f"{median}. Others used the cores while its operations were measured: the prediction says little."
+    if run.rough:
+        return f"{median}. The prediction is rough: it comes from other machines, and not from measurements."
     return f"{median}, {run.planned_step_s / predicted_s:.2f}x of the prediction." if predicted_s else f"{median}."
