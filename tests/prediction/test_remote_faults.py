@@ -263,8 +263,8 @@ def test_a_model_that_moves_with_every_answer_ends_in_the_fallback(
     service.before = move_on
     remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3))
     table = remote.curves(OPS)  # of no version all curves are there: those of the last one, and the fallback's
-    assert_same(table.take([2]), local(0.5).curves(OPS[2:]))
-    assert_same(table.take([0, 1]), local(0.3).curves(OPS[:2]))
+    assert_same(table.take([1]), local(0.5).curves(OPS[1:2]))
+    assert_same(table.take([0, 2]), local(0.3).curves([OPS[0], OPS[2]]))
     assert "changed its model" in str(remote.status.last_error)
 
 
