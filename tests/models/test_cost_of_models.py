@@ -46,6 +46,7 @@ class Samples(PerformanceModel):
         return self
 
 
+ONE = MANY.cases()[:1]
 EVERYTHING = Samples(MANY.cases(), lambda op, case: 1.0)
 FEW = Samples(MANY.cases()[::40], lambda op, case: 1.04 if case.threads % 2 else 1.0)
 """Three samples, and choices that cost little."""
@@ -137,9 +138,10 @@ def test_the_speed_up_over_all_threads_has_its_interval_over_ops_and_is_less_wit
     [
         (Samples((), lambda op, case: 100.0 if op == OPS[0] else 1.1), "1 of 12 ops is forecast up to 100 times"),
         (Samples((), lambda op, case: 5.0), "times are forecast 5.0 times as long as measured (median"),
-        (Samples((), lambda op, case: 5.0, Source.EXTRAPOLATED), "beyond the measured ones are forecast 5.0 times"),
+        (Samples((), lambda op, case: 5.0, Source.EXTRAPOLATED), "times are forecast 5.0 times as long as measured (m"),
+        (Samples(ONE, lambda op, case: 5.0, Source.EXTRAPOLATED), "beyond the measured ones are forecast 5.0 times"),
     ],
-    ids=["a few ops", "all points", "extrapolated"],
+    ids=["a few ops", "all points", "other machines", "extrapolated"],
 )
 def test_a_negative_accuracy_comes_with_the_reason(model: Samples, why: str) -> None:
     (row,) = rows(model)
