@@ -75,23 +75,6 @@ def test_what_no_disturbance_explains_is_not_believed():
     assert min(believed[0, 0], believed[0, 2]) > 0.99
 
 
-def test_without_samples_it_is_as_it_was():
-    gaussian = CaseGaussian.fitted(drawn(50), THREADS, noise=QUIET)
-    mean, variance, believed = given(gaussian, [], np.empty((3, 0)), np.empty(0))
-    assert (mean.shape, variance.shape, believed.shape) == ((3, 8), (3, 8), (3, 0))
-    np.testing.assert_array_equal(mean[2], gaussian.mean)
-    assert gaussian.remaining([], np.empty(0)) is gaussian.covariance
-
-
-def test_other_curves_are_forecast_from_two_points():
-    gaussian = CaseGaussian.fitted(drawn(3000), THREADS, noise=np.full(8, 1e-6))
-    others = drawn(100, seed=1)
-    mean, variance, _ = given(gaussian, [0, 7], others[:, [0, 7]], np.ones(2), noise=1e-6)
-    assert np.abs(mean - others).mean() < 0.03
-    scores = ((others - mean) / np.sqrt(variance))[:, 1:7]
-    assert 0.8 < scores.std() < 1.25
-
-
 def test_holes_in_what_is_learned_from_are_borne():
     whole, holed = (CaseGaussian.fitted(drawn(400, holes=share), THREADS, noise=QUIET) for share in (0.0, 0.4))
     np.testing.assert_allclose(holed.covariance, whole.covariance, atol=0.12)

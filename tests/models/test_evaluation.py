@@ -159,11 +159,6 @@ def test_ops_with_impossible_times_are_left_out_by_name():
     assert result.rows[0].ops == len(OPS) - 1
 
 
-def test_no_model_is_refused():
-    with pytest.raises(ModelError, match="no model"):
-        evaluate(MEASUREMENTS, [], **SPLIT)
-
-
 def test_a_model_that_proposes_what_it_has_is_stopped():
     class Stuck(Oracle):
         def propose(self, op, observed, machine):

@@ -210,10 +210,11 @@ print(len(files))
 
 
 def test_every_kind_loads_with_unpickling_made_impossible(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
     for kind in KINDS:
-        (tmp_path / kind).mkdir()
+        (folder / kind).mkdir(parents=True)
         for name, data in stored(kind).items():
-            (tmp_path / kind / name).write_bytes(data)
-    program = PROGRAM.format(tests=str(Path(__file__).parents[2]), folder=str(tmp_path))
+            (folder / kind / name).write_bytes(data)
+    program = PROGRAM.format(tests=str(Path(__file__).parents[2]), folder=str(folder))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.returncode) == (str(len(KINDS)), 0), done.stderr
