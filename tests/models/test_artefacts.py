@@ -6,6 +6,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from xgboost import XGBRegressor
 
 from tests.models.synthetic_ops import make_ops, measure_all
 from threadcast.core.errors import ArtefactError
@@ -88,7 +89,11 @@ def boosted():
 
 
 def test_a_stored_booster_comes_back(boosted):
-    assert np.array_equal(BoostedTrees.load(boosted, features=NAMES).forecast(ROWS), grown(3).forecast(ROWS))
+    options = {"subsample": 0.8, "max_bin": 256, "tree_method": "hist", "random_state": 0, "n_jobs": 1}
+    expected = XGBRegressor(n_estimators=3, **options).fit(ROWS, TARGETS).predict(ROWS)
+    for trees in (grown(3), BoostedTrees.load(boosted, features=NAMES)):
+        assert np.array_equal(trees.forecast(ROWS), expected)
+        assert np.array_equal(trees.forecast(ROWS[:, None]), expected[:, None])
 
 
 def test_a_booster_of_other_rows_is_refused(boosted):

@@ -117,6 +117,7 @@ def test_untrained_it_learns_from_the_store_once_an_op_must_be_forecast():
         return measure_all(TRAIN, machine=NEW)
 
     model, cases = UntrainedModel(known), NEW.cases()
+    assert not model.adapts_to(NEW)
     measured = measure_all(HELD_OUT[:1], machine=NEW)
     assert model.predict(HELD_OUT[0], measured, cases, machine=NEW).source == ("measured",) * len(cases)
     assert not asked

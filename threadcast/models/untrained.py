@@ -24,6 +24,10 @@ class UntrainedModel(JointProcess):
         self._unread: Callable[[], Sequence[Measurement]] | None = known
         self._reading = Lock()
 
+    def adapts_to(self, machine: Machine) -> bool:
+        """False: it asks by itself for what is known."""
+        return False
+
     def _known(self, machine: Machine) -> KnownOps:
         with self._reading:
             if self._unread is not None:
