@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.models.synthetic_ops import MACHINE, make_ops, measure_all, true_seconds
+from tests.models.test_cost_of_models import Samples
 from threadcast.core import Affinity, Case, Curve, Sample
 from threadcast.models import metrics
-from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import evaluate, one_sample
 from threadcast.models.measured import group
 from threadcast.models.splits import new_shape
@@ -18,26 +18,8 @@ EXACT = measure_all(OPS, noise=0.0)
 SPLIT = {"split": new_shape(folds=3), "split_name": "shape"}
 
 
-class Guess(PerformanceModel):
-    """The truth times a factor that `factor_of` gives for each op; asks for `samples` and keeps what it was shown."""
-
-    name = "guess"
-
-    def __init__(self, factor_of=lambda op: 1.0, samples=()):
-        self.factor_of, self.samples, self.shown = factor_of, samples, []
-
-    def propose(self, op, observed, machine):
-        return next((case for case in self.samples if case not in {m.case for m in observed}), None)
-
-    def predict(self, op, observed, cases, *, machine):
-        self.shown += observed
-        return Curve.exact(cases, [self.factor_of(op) * true_seconds(op, case) for case in cases])
-
-    def to_files(self):
-        return {}
-
-    def from_files(self, files):
-        return self
+def right(op, case):
+    return 1.0
 
 
 def rows(*models, measurements=EXACT, **options):
@@ -47,7 +29,7 @@ def rows(*models, measurements=EXACT, **options):
 def test_regret_has_a_standard_error_over_ops_or_over_folds():
     late = {op.key: Case(1, Affinity.SPREAD) for op in OPS[:2]}
 
-    class Late(Guess):
+    class Late(Samples):
         """Takes two of the ops to be fastest on one thread."""
 
         def predict(self, op, observed, cases, *, machine):
@@ -55,25 +37,25 @@ def test_regret_has_a_standard_error_over_ops_or_over_folds():
             slow = [1e-9 if case == late.get(op.key) else s for case, s in zip(cases, curve.seconds, strict=True)]
             return Curve.exact(cases, slow)
 
-    found = evaluate(EXACT, [("late", Late())], **SPLIT)
+    found = evaluate(EXACT, [("late", Late((), right))], **SPLIT)
     regrets = [true_seconds(op, Case(1, Affinity.SPREAD)) / min(true_seconds(op, c) for c in MACHINE.cases()) - 1
                for op in OPS[:2]] + [0.0] * 16  # fmt: skip
     means = [row.regret_mean for row in found.by_fold]
     errors = [np.std(some, ddof=1) / len(some) ** 0.5 for some in (regrets, means)]
     assert found.rows[0].regret_spread == pytest.approx(max(errors))
     assert "regret_spread" in found.rows[0].to_json()
-    assert evaluate(EXACT, [("right", Guess())], **SPLIT).rows[0].regret_spread == 0.0
+    assert evaluate(EXACT, [("right", Samples((), right))], **SPLIT).rows[0].regret_spread == 0.0
 
 
 def test_the_share_of_forecasts_within_ten_percent():
     close = {op.key: 1.05 if i % 3 else 1.5 for i, op in enumerate(OPS)}
-    (row,) = rows(Guess(lambda op: close[op.key]))
+    (row,) = rows(Samples((), lambda op, case: close[op.key]))
     assert row.within_10 == pytest.approx(12 / 18)
     assert metrics.within(np.array([]), np.array([]), 0.1) is None
 
 
 def test_the_regret_of_all_threads_is_that_of_the_case_with_most():
-    (row,) = rows(Guess())
+    (row,) = rows(Samples((), right))
     cases = MACHINE.cases()
     most = max(range(len(cases)), key=lambda i: cases[i].threads)
     times = np.array([[true_seconds(op, case) for case in cases] for op in OPS])
@@ -90,14 +72,16 @@ def test_rows_that_may_be_as_good_as_the_best_are_told_from_those_that_are_not()
     draws = np.random.default_rng(1).uniform(0.9, 1.1, (2, 18))
     better, worse = ({op.key: draw for op, draw in zip(OPS, of, strict=True)} for of in draws)
     alike, other, clearly = rows(
-        Guess(lambda op: better[op.key]), Guess(lambda op: worse[op.key]), Guess(lambda op: 1.4)
+        Samples((), lambda op, case: better[op.key]),
+        Samples((), lambda op, case: worse[op.key]),
+        Samples((), lambda op, case: 1.4),
     )
     assert (alike.as_good_as_best, other.as_good_as_best, clearly.as_good_as_best) == (True, True, False)
 
 
 def test_with_a_draw_models_see_one_sample_of_a_case_and_are_judged_by_all():
     measured = [replace(m, samples=tuple(Sample(m.seconds * f) for f in (0.5, 1.0, 1.0, 1.0, 2.0))) for m in EXACT]
-    model = Guess(samples=(Case(1, Affinity.SPREAD), Case(8)))
+    model = Samples((Case(1, Affinity.SPREAD), Case(8)), right)
     (row,) = rows(model, measurements=measured, draw=0)
     assert row.accuracy == 1.0
     first, second = (
