@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import threadcast
-from threadcast.runtime.calls.short import LONG, MOST_KINDS, NEW_IN_A_ROW, TIMED, ShortCalls
+from threadcast.runtime.calls.short import LONG, NEW_IN_A_ROW, TIMED, ShortCalls
+from threadcast.runtime.calls.table import MOST_KINDS
 
 
 def test_a_short_kind_is_timed_and_left_alone() -> None:

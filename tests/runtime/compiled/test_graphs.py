@@ -80,35 +80,53 @@ def test_graphs_of_several_sizes_run_by_plans(dynamic: bool | None) -> None:
     assert all("plan" in of_role for of_role in found.values())
 
 
-def test_numbers_that_change_from_call_to_call_are_eagers() -> None:
-    compare(lambda x, factor, count: (x * factor).repeat(count, 1), lambda i: (rows(i), i * 0.5, 1 + i % 3))
+WEIGHT = rows(100, 8)
+COMPLEX = torch.view_as_complex(torch.stack([WEIGHT, WEIGHT.flip(0)], dim=-1))
 
 
-def test_draws_are_eagers_and_leave_the_generator_as_eager_does() -> None:
-    def drawing(x: Tensor) -> Tensor:
-        noisy = x * torch.rand_like(x) + torch.randn(5, 8) + torch.bernoulli(x.sigmoid())
-        return nn.functional.dropout(noisy, 0.3) + torch.randint(0, 5, (8,)) + torch.randperm(8)
-
-    compare(drawing, lambda i: (rows(i),))
-    assert planned()
+def drawing(x: Tensor) -> Tensor:
+    noisy = x * torch.rand_like(x) + torch.randn(5, 8) + torch.bernoulli(x.sigmoid())
+    return nn.functional.dropout(noisy, 0.3) + torch.randint(0, 5, (8,)) + torch.randperm(8)
 
 
-def test_an_input_given_twice_and_inputs_that_overlap_are_written_once() -> None:
-    def writing(x: Tensor, y: Tensor) -> Tensor:
-        x.mul_(2)
-        y.add_(1)
-        return x + y
+def writing(x: Tensor, y: Tensor) -> Tensor:
+    x.mul_(2)
+    y.add_(1)
+    return x + y
 
-    def twice(i: int) -> tuple[Tensor, Tensor]:
-        x = rows(i)
-        return x, x
 
-    def overlapping(i: int) -> tuple[Tensor, Tensor]:
-        x = rows(i)
-        return x[0:3], x[1:4]
+def complex_numbers(x: Tensor) -> Any:
+    y = torch.fft.fft(x @ WEIGHT) @ COMPLEX
+    return torch.view_as_real(y.conj() * y), y.abs(), y.T
 
-    compare(writing, twice)
-    compare(writing, overlapping)
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "plans"),
+    [
+        pytest.param(
+            lambda x, factor, count: (x * factor).repeat(count, 1), lambda i: (rows(i), i * 0.5, 1 + i % 3), False,
+            id="numbers that change from call to call",
+        ),
+        pytest.param(drawing, lambda i: (rows(i),), True, id="draws"),
+        pytest.param(writing, lambda i: (rows(i),) * 2, False, id="an input given twice is written"),
+        pytest.param(writing, lambda i: ((x := rows(i))[0:3], x[1:4]), False, id="inputs that overlap are written"),
+        pytest.param(
+            lambda x: {"x": (x @ WEIGHT).tanh(), "n": None, "k": (3, 0.5, x.shape[0])}, lambda i: (rows(i),), True,
+            id="nothing and constants beside tensors",
+        ),
+        pytest.param(complex_numbers, lambda i: (rows(i),), True, id="complex numbers"),
+    ],
+)  # fmt: skip
+def test_results_written_inputs_and_the_generator_are_eagers(function: Any, inputs: Any, plans: bool) -> None:
+    compare(function, inputs)
+    assert not plans or planned()
+
+
+def test_a_whole_program_is_one_graph_where_that_is_asked() -> None:
+    compare(lambda x: (x @ WEIGHT).tanh().sum(dim=0), lambda i: (rows(i),), fullgraph=True)
+    breaking = torch.compile(lambda x: x * 2 if x.sum() > 0 else x, backend="threadcast", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        breaking(rows(0))
 
 
 def test_results_share_memory_where_eagers_do() -> None:
@@ -271,24 +289,6 @@ def test_threads_of_pytorch_are_as_before_between_the_passes_and_after_a_step() 
     assert seen == {2}
 
 
-WEIGHT = rows(100, 8)
-
-
-def test_nothing_and_constants_are_returned_beside_tensors() -> None:
-    compare(lambda x: {"x": (x @ WEIGHT).tanh(), "n": None, "k": (3, 0.5, x.shape[0])}, lambda i: (rows(i),))
-
-
-def test_complex_numbers() -> None:
-    weight = torch.view_as_complex(torch.stack([WEIGHT, WEIGHT.flip(0)], dim=-1))
-
-    def function(x: Tensor) -> Any:
-        y = torch.fft.fft(x @ WEIGHT) @ weight
-        return torch.view_as_real(y.conj() * y), y.abs(), y.T
-
-    compare(function, lambda i: (rows(i),))
-    assert runners() == {"inference": ["plan"]}
-
-
 def test_gradients_of_complex_numbers() -> None:
     def loss(model: Any, step: int) -> Tensor:
         found: Tensor = model(rows(step)).abs().square().mean()
@@ -312,13 +312,6 @@ def test_sparse_arguments_run_as_pytorch() -> None:
     with torch.no_grad():
         for seed in range(10):
             close(compiled(rows(seed, 8)), rows(seed, 8) @ WEIGHT)
-
-
-def test_a_whole_program_is_one_graph_where_that_is_asked() -> None:
-    compare(lambda x: (x @ WEIGHT).tanh().sum(dim=0), lambda i: (rows(i),), fullgraph=True)
-    breaking = torch.compile(lambda x: x * 2 if x.sum() > 0 else x, backend="threadcast", fullgraph=True)
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        breaking(rows(0))
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from threadcast.runtime.calls.kinds import CallKind
+from threadcast.runtime.calls.table import MOST_KINDS
 from threadcast.runtime.tuner.tuning import LOOKING_SHARE
 
 TIMED = 3
@@ -21,8 +22,6 @@ LONG = 50
 
 NEW_IN_A_ROW = 8
 """Calls in a row that are each the first of a kind, after which a user is told."""
-MOST_KINDS = 1_000
-"""Most kinds whose times are remembered; of more, those that came first are forgotten."""
 
 
 class ShortCalls:
@@ -47,7 +46,10 @@ class ShortCalls:
         return timed
 
     def ran(self, kind: CallKind, seconds: float | None) -> None:
-        """Record the seconds of a call of this kind in eager PyTorch; None where another thread disturbed it."""
+        """Record the seconds of a call of this kind in eager PyTorch; None where another thread disturbed it.
+
+        Of more than `MOST_KINDS` kinds, those that came first are forgotten.
+        """
         self._seconds.setdefault(kind, []).extend([] if seconds is None else [seconds])
         if len(self._seconds) > MOST_KINDS:
             self._seconds.popitem(last=False)

@@ -14,7 +14,7 @@ C++ what they do.
 
 A program with operators that no plan may run (`whole_graphs`), or with a checkpoint, always runs as traced. A graph
 has corners which only PyTorch knows, and each has a file: gradients of results that no loss used are undefined, and not
-zeros (`unused_results`, `undefined_gradients`); weights of frozen graphs stay the same tensors (`fixed_weights`), of
+zeros (`unused_results`); weights of frozen graphs stay the same tensors (`fixed_weights`), of
 which backends have copies;
 results are handed on as they are (`plain_results`).
 

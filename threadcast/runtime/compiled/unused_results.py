@@ -1,22 +1,27 @@
 """Gradients that eager PyTorch leaves out because no loss used the results that lead to them.
 
 AOTAutograd takes zeros for the gradient of an unused result, and gives gradients of zeros for what only it depends on.
-An optimizer takes a step by these, of momentum and weight decay, where it leaves alone what has no gradient.
+An optimizer takes a step by these, of momentum and weight decay, where it leaves alone what has no gradient. What also
+depends on other results would be zeros too, but for zeros that are multiplied by what is infinite, as the derivative of
+a square root at 0. So the gradients of unused results are undefined, and the backward graph runs without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
 import torch
 from torch import SymInt, Tensor
 from torch._dynamo import compiled_autograd
 from torch._functorch.autograd_function import autograd_function_apply
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from threadcast.capture.guards.unsupported import may_exchange
 
+aten = torch.ops.aten
+_MAKING = {"ones_like", "full_like", "new_ones", "new_full", "empty_like", "new_empty", "new_empty_strided"}
+"""Operators whose results have numbers that do not depend on those of their argument."""
 _NODE = "CompiledFunctionBackward"
 """The name of the class of AOTAutograd's nodes in autograd's graph."""
 _FAR = 3
@@ -153,3 +158,70 @@ def with_unused_results(
 def _is_gradient(node: Node) -> bool:
     """Whether an input of a backward graph is the gradient of a result."""
     return "tangents" in str(node.target) and isinstance(node.meta.get("val"), Tensor)
+
+
+def without(backward: GraphModule, gradients: Collection[int], unused: Collection[int]) -> GraphModule | None:
+    """Return the graph without its inputs at the positions `unused`; None where it is not known how.
+
+    They are some of the `gradients` among its inputs. Results that depend on them alone are None. The graph must be
+    linear in the gradients, as autograd's own are, and of fixed sizes.
+    """
+    graph, copies = Graph(), dict[Node, Node]()
+    output = graph.output(graph.graph_copy(backward.graph, copies))
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    undefined = {inputs[i] for i in unused}
+    defined = {inputs[i] for i in gradients if i not in unused}
+    for node in [node for node in graph.nodes if node.op == "call_function"]:
+        of = set(node.all_input_nodes)
+        if not of & undefined:
+            if of & defined:
+                defined.add(node)
+        elif not of & defined:
+            if not _is_linear(node):
+                return None
+            undefined.add(node)
+        elif (part := _defined_part(node, undefined)) is not None:
+            node.replace_all_uses_with(part)
+        else:
+            _fill(graph, node, [one for one in node.all_input_nodes if one in undefined])
+            defined.add(node)
+    results: Any = output.args[0]
+    output.args = (tuple(None if one in undefined else one for one in results),)
+    graph.eliminate_dead_code()
+    if any(inputs[i].users for i in unused):  # by an operator that does more than compute
+        return None
+    for i in unused:
+        graph.erase_node(inputs[i])
+    return GraphModule(backward, graph)
+
+
+def _is_linear(node: Node) -> bool:
+    """Whether an operator gives zeros for zeros, as far as that is known."""
+    name = str(getattr(getattr(node.target, "_schema", None), "name", "")).rpartition("::")[2]
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else (value,)
+    return name not in _MAKING and all(not isinstance(one, Tensor) or one.is_floating_point() for one in values)
+
+
+def _defined_part(node: Node, undefined: Collection[Node]) -> Node | None:
+    """The other part of a sum of which one is undefined; None where the operator is not such a sum."""
+    if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
+        return None
+    parts = [one for one in node.args if isinstance(one, Node) and one not in undefined]
+    if len(parts) != 1:
+        return None
+    mine, whole = parts[0].meta.get("val"), node.meta.get("val")
+    if not isinstance(mine, Tensor) or not isinstance(whole, Tensor):
+        return None
+    return parts[0] if mine.shape == whole.shape and mine.dtype == whole.dtype else None
+
+
+def _fill(graph: Graph, node: Node, undefined: Collection[Node]) -> None:
+    """Give a node zeros for the inputs that are undefined, as autograd does."""
+    for one in undefined:
+        value = one.meta["val"]
+        with graph.inserting_before(node):
+            options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
+            zeros = graph.call_function(aten.full.default, (list(value.shape), 0), options)
+        zeros.meta["val"] = value
+        node.replace_input_with(one, zeros)

@@ -37,8 +37,7 @@ from threadcast.runtime.compiled.graph_by_pytorch import as_traced, computes_aga
 from threadcast.runtime.compiled.graph_calls import GraphCalls, Role
 from threadcast.runtime.compiled.plain_results import PlainResults
 from threadcast.runtime.compiled.short_way import ShortWay
-from threadcast.runtime.compiled.undefined_gradients import without
-from threadcast.runtime.compiled.unused_results import UnusedResults, has_own_functions, with_unused_results
+from threadcast.runtime.compiled.unused_results import UnusedResults, has_own_functions, with_unused_results, without
 from threadcast.runtime.compiled.whole_graphs import check_operators, returns_numbers, tensors_of, with_numbers
 from threadcast.runtime.plans.model_cores import core_choice
 from threadcast.runtime.plans.plan_store import PlanStore
