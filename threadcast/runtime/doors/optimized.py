@@ -78,6 +78,8 @@ class Optimized(LearnedCalls):
     def __init__(self, spec: CallSpec, machine: Machine) -> None:
         self._default = spec.shadowed.eager
         (model, optimizer), functions = spec.watched, spec.functions
+        self._last: Runner | FirstCall | None = None
+        """What ran the last call."""
         self._unsupported = unsupported(model)
         if self._unsupported is not None:
             model = optimizer = None
@@ -100,8 +102,6 @@ class Optimized(LearnedCalls):
         self._looking_s = math.inf
         self._same: _Same | None = None
         """What was found last."""
-        self._last: Runner | FirstCall | None = None
-        """What ran the last call."""
         self._counted: Callable[[], AbstractContextManager[None]] = (
             this_process().steps.step if spec.is_step else nullcontext
         )
