@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.runtime.check.wrong_kernels import with_wrong_kernel, wrong
 from tests.runtime.compiled.running import perceptron, rows, run_until_settled, runners
 from tests.runtime.taken_turn import Taken
+from threadcast.capture.graph.capture import capture_graph
 from threadcast.capture.guards import one_capture
-from threadcast.core.errors import ExecutionError, InvalidInput
+from threadcast.core.errors import ExecutionError, InvalidInput, WrongResult
 from threadcast.runtime.compiled import graph_calls
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.doors import compile_backend
@@ -143,6 +145,21 @@ def test_a_plan_that_raises_what_eager_does_not_is_left(verify_every: int, monke
             torch.testing.assert_close(compiled(rows(1)), model(rows(1)))
         torch.testing.assert_close(compiled(rows(2)), model(rows(2)))
     assert runners() == {"inference": ["default"]}
+
+
+def test_a_kernel_that_goes_wrong_later_is_found_by_a_call_that_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    def miscompiled(*given: Any, **options: Any) -> Any:
+        return with_wrong_kernel(capture_graph(*given, **options), "relu")[0]
+
+    monkeypatch.setattr(graph_calls, "capture_graph", miscompiled)
+    monkeypatch.setattr(wrong, "on", False)
+    compiled = torch.compile(lambda x: (x @ x.t()).relu(), backend="threadcast", options={"verify_every": 1})
+    with torch.no_grad():
+        run_until_settled(lambda number: compiled(rows(number)))
+        assert runners() == {"inference": ["plan"]}
+        monkeypatch.setattr(wrong, "on", True)
+        with pytest.raises(WrongResult, match="relu"):
+            compiled(rows(1))
 
 
 class Preempted(Exception):
