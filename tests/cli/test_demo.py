@@ -154,8 +154,8 @@ def test_forecasts_by_disturbed_times_are_called_disturbed() -> None:
 
 def test_forecasts_of_what_was_not_measured_are_called_rough() -> None:
     run = replace(run_report(2.0, 1.6, 2.5), rough=True)
-    assert demo_report._step_row(run)[5].endswith("(rough)")
-    assert "not from measurements" in "".join(demo_report._run_section(run))
+    assert run.row()[5].endswith("(rough)")
+    assert "not from measurements" in "".join(demo_report._of_run(run))
 
 
 @pytest.fixture
