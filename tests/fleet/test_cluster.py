@@ -22,7 +22,7 @@ from tests.waiting import HANGS_S, eventually
 from threadcast.collector.proposers import EveryCase
 from threadcast.core import Op, TensorSpec
 from threadcast.core.errors import MeasurementError
-from threadcast.fleet.cluster import FleetCampaign
+from threadcast.fleet.cluster import FleetCampaign, local_cluster
 from threadcast.fleet.measuring import Manner
 from threadcast.store import Store
 
@@ -344,3 +344,9 @@ def test_without_a_scheduler_this_machine_measures_and_a_service_gets_it(folder:
     code, unreached = campaign(folder, "--store", "store.sqlite", "--service", "http://127.0.0.1:9")
     assert code == 1
     assert unreached["unsent"] == len(stored)
+
+
+def test_a_cluster_of_this_machine_takes_no_port_that_others_may_want() -> None:
+    """Dask's own default, port 8787, is taken with a warning where it is in use."""
+    with local_cluster(None) as address, Client(address, set_as_default=False) as client:
+        assert client.scheduler_info()["services"]["dashboard"] != 8787

@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.commands import invoke
 from tests.malleable.processes import COMMAND, CORES, PER_CORE, ROOT, line, needs_two_cores, running
-from tests.waiting import eventually
+from tests.waiting import HANGS_S, eventually
 from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.attach import attach
@@ -140,6 +140,22 @@ def test_threads_children_and_daemons_follow_from_outside(keep: Callable[..., Ke
 
 @needs_cc
 @needs_two_cores
+def test_a_keeper_that_is_killed_comes_again_and_knows_what_the_program_was_given(keep: Callable[..., Kept]) -> None:
+    one = keep()
+    ask(socket_of(one.pid), {"resize": 1})
+    assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[:PER_CORE])})
+    for _ in range(2):
+        killed = listener(socket_of(one.pid))
+        assert killed
+        os.kill(killed, signal.SIGKILL)
+        assert eventually(lambda killed=killed: listener(socket_of(one.pid)) not in (None, killed))
+        assert eventually(lambda: masks(one.pid) == {frozenset(CPUS)})
+        ask(socket_of(one.pid), {"resize": 1})
+        assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[:PER_CORE])})
+
+
+@needs_cc
+@needs_two_cores
 def test_a_program_that_pins_itself_stays_so_where_it_may_and_is_told_once(keep: Callable[..., Kept]) -> None:
     one = keep()
     one.do(f"p{CPUS[-1]}")
@@ -208,6 +224,18 @@ def test_a_program_ends_as_its_reader_does(words: tuple[str, ...]) -> None:
         assert endless.stdout.read(4) == b"y\ny\n"
         endless.stdout.close()
         assert endless.wait(60) == -signal.SIGPIPE
+
+
+def test_who_reads_what_a_program_says_waits_neither_for_what_it_leaves_behind_nor_for_its_keeper() -> None:
+    program = "sleep 600 < /dev/null > /dev/null 2>&1 & echo $!"
+    said = subprocess.run(
+        [*EXEC, "--", "sh", "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=HANGS_S
+    )  # fmt: skip
+    left = int(said.stdout)
+    try:
+        assert eventually(lambda: socket_of(left).exists())
+    finally:
+        os.kill(left, signal.SIGKILL)
 
 
 @needs_cc

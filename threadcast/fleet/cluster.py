@@ -384,7 +384,10 @@ def local_cluster(address: str | None) -> Iterator[str]:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends with the cluster, not before it
     try:
         # A heartbeat that the end of the cluster cuts off would be logged with a traceback.
-        cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL)
+        cluster = LocalCluster(
+            n_workers=1, threads_per_worker=1, silence_logs=logging.CRITICAL,
+            dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False},  # without one it takes port 8787
+        )  # fmt: skip
     finally:
         signal.signal(signal.SIGINT, before)
     with cluster:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import partial
 
-from threadcast.core.sysfs import read_text
+from threadcast.core.sysfs import format_cpus, parse_cpus, read_text
 from threadcast.malleable.family import Family, ProcessStatus
 from threadcast.malleable.inherited_limit import mark_of
 from threadcast.malleable.sockets import listener, socket_of
@@ -22,20 +23,51 @@ def is_keeper(process: int) -> bool:
     return read_text(f"/proc/{process}/comm") == KEEPER
 
 
+class GivenMasks(set[frozenset[int]]):
+    """Masks that processes were given, each `add`ed; what is forked from this process, and it itself, can `read` them.
+
+    Those that a page of memory has room for, the newest.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)  # shared with forks
+
+    def add(self, mask: frozenset[int]) -> None:
+        """Add a mask that was given."""
+        if mask not in self:
+            super().add(mask)
+            said = f"{format_cpus(mask)} {self._said()}".encode()
+            self._page[:] = said[: mmap.PAGESIZE].ljust(mmap.PAGESIZE)
+
+    def read(self) -> None:
+        """Add all that others have added."""
+        for text in self._said().split():
+            if (mask := parse_cpus(text)) is not None:
+                super().add(mask)
+
+    def _said(self) -> str:
+        return self._page[:].decode().strip(" \0")
+
+
 class FamilyMasks:
     """Sets the affinity masks of all threads of a process's family, except of those that are attached themselves.
 
     `program` is the process, which is set too, and `family` its family; None stands for this process, which is not. A
     child inherits the mask of the thread that starts it, and follows when the cores change. Threads that the program
     has pinned keep those of their CPUs that are still allowed. How many threads a child uses is not changed.
+    `given` are masks that they were given before.
     """
 
-    def __init__(self, program: int | None = None, family: Family | None = None) -> None:
+    def __init__(
+        self, program: int | None = None, family: Family | None = None, given: set[frozenset[int]] | None = None
+    ) -> None:
         self._program, self._own = program, os.getpid()
         self._family = family or Family(self._own, mark_of(self._own))
         self._inherited: Collection[int] = os.sched_getaffinity(0)
         """The affinity mask that children have inherited since the last change."""
-        self._given = {frozenset(self._inherited)}
+        self._given = set[frozenset[int]]() if given is None else given
+        self._given.add(frozenset(self._inherited))
         self._masks: dict[int, ThreadMasks] = {}
         self.attached: set[int] = set()
         """Those that were attached themselves at the last change."""

@@ -1,7 +1,9 @@
 """Makes any program follow its cores from outside: a process beside it sets the masks of all its threads.
 
 `threadcast exec` starts the keeper and then becomes the program, which so has exec's number, terminal, signals and end.
-The keeper is of another session and a child of init. It ends with the last process that the program has left behind.
+The keeper is of another session and a child of init: two processes, of which one does the work and the other starts it
+again wherever it is killed, without what the program prints. It ends with the last process that the program has left
+behind.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from threadcast.core.errors import ThreadcastError
 from threadcast.malleable.activity import Activity
 from threadcast.malleable.arbiter_link import Terms
 from threadcast.malleable.family import Family, ProcessStatus, process_status, thread_times
-from threadcast.malleable.family_masks import KEEPER, FamilyMasks, is_keeper
+from threadcast.malleable.family_masks import KEEPER, FamilyMasks, GivenMasks, is_keeper
 from threadcast.malleable.inherited_limit import mark_of, record_limit
 from threadcast.malleable.limits import Cores, cpus_in
 from threadcast.malleable.line_progress import LineProgress, Passage
@@ -57,7 +59,9 @@ def start_keeper(
                 _leave_the_program(keep=(2, write_end, *files))
                 if attaches_itself:
                     os.write(write_end, b"-")
-                _watch_over(process, _Keeping(terms, arbiter, limit, attaches_itself, passage, write_end))
+                keeping = _Keeping(terms, arbiter, limit, attaches_itself, passage, write_end)
+                given = GivenMasks()
+                _kept_alive(process, keeping, given)
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -140,7 +144,12 @@ class _Keeping:
     limit: frozenset[int]
     attaches_itself: bool
     passage: Passage | None
-    tell: int
+    tell: int | None
+
+    @property
+    def files(self) -> tuple[int, ...]:
+        """The files to keep open."""
+        return (*(self.passage.files if self.passage else ()), *(() if self.tell is None else (self.tell,)))
 
     def keep(self, process: int, masks: FamilyMasks) -> bool:
         """Keep one process until it ends, and return whether it could be; BrokenPipeError where nobody reads what it
@@ -161,8 +170,9 @@ class _Keeping:
             member.start()
             try:
                 count, shared = member.first_cores(ANSWER_S)
-                with suppress(OSError):  # nobody reads it where the program has begun
-                    os.write(self.tell, f"{count} {'shared' if shared else ''}".encode())
+                if self.tell is not None:
+                    with suppress(OSError):  # nobody reads it where the program has begun
+                        os.write(self.tell, f"{count} {'shared' if shared else ''}".encode())
                 self._wait_for_end(process)
             finally:
                 member.close()
@@ -200,10 +210,34 @@ class _Keeping:
                     return
 
 
-def _watch_over(process: int, keeping: _Keeping) -> None:
-    """Keep a process, and then what it has left behind, until there is none."""
+def _kept_alive(process: int, keeping: _Keeping, given: GivenMasks) -> None:
+    """Have a child keep a process, and another one where that is killed, as by the kernel when memory runs out.
+
+    The first has the files of the program, so that they are closed when it closes them; another one has none.
+    """
+    while True:
+        if (child := os.fork()) == 0:
+            try:
+                _watch_over(process, keeping, given)
+            finally:
+                os._exit(0)
+        os.dup2(0, 2)
+        for descriptor in keeping.files:
+            os.close(descriptor)
+        keeping = replace(keeping, passage=None, tell=None)
+        if not os.WIFSIGNALED(os.waitpid(child, 0)[1]):
+            return
+        time.sleep(LOOK_S)
+
+
+def _watch_over(process: int, keeping: _Keeping, given: GivenMasks) -> None:
+    """Keep a process, and then what it has left behind, until there is none.
+
+    `given` are the masks of a keeper of before, which the program has not set itself.
+    """
     mark = mark_of(process)
-    masks = FamilyMasks(process, Family(process, mark))
+    given.read()
+    masks = FamilyMasks(process, Family(process, mark), given)
     while left := [one for one, status in Family(process, mark).look().items() if _is_kept(one, status)]:
         masks.look_after(left[0], Family(left[0], mark))
         try:
