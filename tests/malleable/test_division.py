@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadcast.core.errors import InvalidInput
-from threadcast.malleable.division import STAYS_WITHIN, Claim, divide, in_time
+from threadcast.malleable.division import STAYS_WITHIN, Claim, divide
 from threadcast.malleable.party import Party
 
 
@@ -41,34 +41,24 @@ def test_no_division_is_better(asked, cores):
     assert sum(worth[name][count] for name, count in found.items()) == pytest.approx(best)
 
 
-def test_processes_of_which_nothing_is_known_get_equal_shares():
-    assert divide({"a": Claim(), "b": Claim()}, 2) == {"a": 1, "b": 1}
-    assert sorted(divide({"a": Claim(), "b": Claim(), "c": Claim()}, 12).values()) == [4, 4, 4]
-
-
-def test_a_process_alone_gets_everything_but_no_more_than_it_may():
-    assert divide({"a": Claim()}, 8) == {"a": 8}
-    assert divide({"a": Claim(most=3)}, 8) == {"a": 3}
-    assert divide({}, 8) == {}
-
-
-def test_one_that_does_not_scale_gives_way_to_one_that_does():
-    found = divide({"serial": Claim(progress=curve(1.0)), "parallel": Claim(progress=curve(0.0))}, 8)
-    assert found == {"serial": 1, "parallel": 7}
-
-
-def test_one_that_gets_slower_with_more_cores_is_not_given_them():
-    found = divide({"a": Claim(progress={1: 1.0, 2: 1.5, 4: 1.2, 8: 0.7})}, 8)
-    assert found == {"a": 2}
-
-
-def test_weights_count():
-    heavy = divide({"a": Claim(weight=5, progress=curve(0.1)), "b": Claim(progress=curve(0.1))}, 8)
-    assert heavy["a"] > heavy["b"] >= 1
-
-
-def test_more_processes_than_cores_share():
-    assert divide(dict.fromkeys("abcd", Claim(least=2)), 2) == dict.fromkeys("abcd", 1)
+@pytest.mark.parametrize(
+    ("claims", "cores", "found"),
+    [
+        ({"a": Claim(), "b": Claim()}, 2, {"a": 1, "b": 1}),
+        (dict.fromkeys("abc", Claim()), 12, dict.fromkeys("abc", 4)),
+        ({"a": Claim()}, 8, {"a": 8}),
+        ({"a": Claim(most=3)}, 8, {"a": 3}),
+        ({}, 8, {}),
+        ({"serial": Claim(progress=curve(1.0)), "b": Claim(progress=curve(0.0))}, 8, {"serial": 1, "b": 7}),
+        ({"slower": Claim(progress={1: 1.0, 2: 1.5, 4: 1.2, 8: 0.7})}, 8, {"slower": 2}),
+        ({"heavy": Claim(weight=5, progress=curve(0.1)), "b": Claim(progress=curve(0.1))}, 8, {"heavy": 7, "b": 1}),
+        (dict.fromkeys("abcd", Claim(least=2)), 2, dict.fromkeys("abcd", 1)),
+        ({"zero": Claim(progress={1: 0.0, 4: 0.0}), "b": Claim()}, 8, {"zero": 4, "b": 4}),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)  # fmt: skip
+def test_each_gets_what_it_makes_most_of(claims, cores, found):
+    assert divide(claims, cores) == found
 
 
 def test_a_division_that_is_nearly_as_good_stays():
@@ -96,14 +86,6 @@ def test_what_is_not_known_is_taken_to_scale_a_little_less_than_perfectly():
 def test_what_makes_no_sense_is_refused(wrong):
     with pytest.raises(InvalidInput):
         Claim(**wrong)
-
-
-def test_rates_of_zero_say_nothing():
-    zero, unknown = Claim(progress={1: 0.0, 4: 0.0}, needs_per_s=0.5), Claim(needs_per_s=0.5)
-    assert zero.fewest(8) is None
-    assert in_time({"a": zero}, {"a": 4}) == {}
-    assert divide({"a": zero, "b": Claim()}, 8) == divide({"a": unknown, "b": Claim()}, 8) == {"a": 4, "b": 4}
-    assert Claim(progress={1: 0.0, 4: 4.0}, needs_per_s=3.9).fewest(8) == 4
 
 
 def test_expected_rates_are_scaled_to_what_is_measured_between_their_numbers_of_cores():

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from threadcast.core import Machine
-from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import Claim
 from threadcast.malleable.ledger import Ledger, Order
 
@@ -138,12 +137,6 @@ class Sharing(RuleBasedStateMachine):
         self.ledger.expect(name, rates, self.event())
         self.send()
 
-    @rule(name=joined, deadline=st.none() | st.tuples(st.floats(1.0, 1e4), st.floats(1.0, 100.0)))
-    def change_deadline(self, name: str, deadline: tuple[float, float] | None) -> None:
-        now_s = self.event()
-        self.ledger.set_deadline(name, None if deadline is None else Deadline.within(*deadline, now_s), now_s)
-        self.send()
-
     @rule(name=joined, steps=st.floats(0.0, 1e4))
     def report(self, name: str, steps: float) -> None:
         self.ledger.report(name, (self.ledger.parties[name].steps or 0.0) + steps, self.event(1.1))
@@ -167,6 +160,8 @@ class Sharing(RuleBasedStateMachine):
         if len(present) <= CORES and all(parties[name].allowed is None for name in present):
             used = [core for name in present for core in self.used[name]]
             assert len(used) == len(set(used)), "lent cores have come back"
+            if present and all(parties[name].most is None and not parties[name].known_rates() for name in present):
+                assert set(used) == ALL, "no core is lost"
         self.note_sharing()
 
     @invariant()

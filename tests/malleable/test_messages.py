@@ -21,15 +21,13 @@ from threadcast.malleable.messages import (
     order_of,
     requests_of,
     resize_of,
-    status_of,
 )  # fmt: skip
 
 CORES = ((0, 4), (1, 5))
 BOUNDS = Bounds(1, 3, CORES)
-DEADLINE = {"steps": 5000.0, "in_s": 3600.0}
-JOIN = {"name": "train.py", "weight": 2.0, "holds": CORES, "progress": {"1": 3.5, "2": 6.0}, "deadline": DEADLINE}
+JOIN = {"name": "train.py", "weight": 2.0, "holds": CORES, "progress": {"1": 3.5, "2": 6.0}}
 REQUESTS: list[tuple[dict[str, Any], Any]] = [
-    ({"join": {**JOIN, **BOUNDS.to_json()}}, Join("train.py", 2.0, BOUNDS, CORES, {1: 3.5, 2: 6.0}, (5000.0, 3600.0))),
+    ({"join": {**JOIN, **BOUNDS.to_json()}}, Join("train.py", 2.0, BOUNDS, CORES, {1: 3.5, 2: 6.0})),
     ({"join": {"holds": ()}}, Join()),
     ({"holds": CORES, "order": 7}, Confirm(7, CORES)),
     ({"bounds": BOUNDS.to_json()}, BOUNDS),
@@ -37,11 +35,11 @@ REQUESTS: list[tuple[dict[str, Any], Any]] = [
     ({"progress": {"1": 10.0, "16": 17.5}}, {1: 10.0, 16: 17.5}),
     ({"steps": 120}, 120.0),
     ({"learning": "training of Net: measuring"}, "training of Net: measuring"),
-    ({"deadline": DEADLINE}, (5000.0, 3600.0)),
-    ({"deadline": None}, None),
     ({"who": "all"}, True),
 ]
 MESSAGES = [json.loads(line(message)) for message, _ in REQUESTS]
+OTHERS: list[Any] = [{"resize": 2}, {"resize": [[0], [1]]}, {"limits": "all"}, {"cores": [[0], [1]], "order": 7}]
+"""What is asked of a process, by the arbiter and by others."""
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
@@ -66,14 +64,6 @@ def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
     return copy
 
 
-def question_of(message: dict[str, Any]) -> Any:
-    return asks_limits(message) or resize_of(message)
-
-
-def order_or_status_of(message: dict[str, Any]) -> Any:
-    return status_of(message) or order_of(message)
-
-
 @pytest.mark.parametrize(
     ("message", "meant"), REQUESTS, ids=lambda part: next(iter(part), "") if isinstance(part, dict) else ""
 )
@@ -83,9 +73,6 @@ def test_what_a_process_sends_is_read_as_it_was_meant(message: dict[str, Any], m
 
 
 def test_what_an_arbiter_sends_is_read_as_it_was_meant() -> None:
-    status = {"deadline": {"steps": 4200.0, "in_s": 3010.5, "met": False}}
-    assert status_of(status) == ((4200.0, 3010.5), False)
-    assert status_of({"cores": [[0]], "order": 7}) is None
     assert order_of(json.loads(line({"cores": CORES, "order": 7}))) == Confirm(7, CORES)
     assert asks_limits({"limits": "all"})
     assert [resize_of({"resize": asked}) for asked in (4, None, [[0], [1]])] == [4, None, ((0,), (1,))]
@@ -112,10 +99,9 @@ def test_one_message_may_say_several_things() -> None:
         ({"join": {"holds": [], "progress": {"1": "2"}}}, "/join/progress/1"),
         ({"join": {"holds": [], "progress": {"0": 2}}}, "/join/progress"),
         ({"progress": {"1": 1e-300}}, "/progress/1"), ({"progress": {"1": 1e16}}, "/progress/1"),
-        ({"join": {"holds": [], "deadline": {"steps": 0, "in_s": 1}}}, "/join/deadline"),
         ({"bounds": {"most": 0}}, "/bounds"), ({"progress": [1]}, "/progress"), ({"steps": True}, "/steps"),
         ({"steps": 1e16}, "/steps"), ({"holds": []}, "/order"), ({"holds": {}, "order": 1}, "/holds"),
-        ({"deadline": 3}, "/deadline"), ({"deadline": {"steps": 1}}, "/deadline/in_s"), ({"who": ["all"]}, "/who"),
+        ({"who": ["all"]}, "/who"),
     ],
     ids=str,
 )  # fmt: skip
@@ -127,24 +113,12 @@ def test_a_refusal_names_the_place(wrong: dict[str, Any], pointer: str) -> None:
 
 @given(st.data())
 def test_any_json_at_any_place_is_read_or_refused(data: st.DataObject) -> None:
-    message = data.draw(st.sampled_from(MESSAGES))
+    message = data.draw(st.sampled_from(MESSAGES + OTHERS))
     path = data.draw(st.sampled_from([path for path in places(message) if path]))
     wrong = replaced(message, path, data.draw(JSON))
-    for read in (requests_of, order_or_status_of, question_of):
+    for read in (requests_of, order_of, asks_limits, resize_of):
         with suppress(FormatError):
             read(wrong)
-
-
-@given(JSON)
-def test_any_json_as_a_question_or_an_order_is_read_or_refused(value: Any) -> None:
-    for read, name in (
-        (question_of, "resize"),
-        (question_of, "limits"),
-        (order_or_status_of, "cores"),
-        (order_or_status_of, "deadline"),
-    ):
-        with suppress(FormatError):
-            read({name: value})
 
 
 def test_names_are_cut_and_hold_nothing_that_a_terminal_acts_on() -> None:

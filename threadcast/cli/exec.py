@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,8 +17,7 @@ from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.core.settings import SETTINGS, Settings
 from threadcast.core.sysfs import require_linux
 
-_DEADLINE = ("malleable.deadline_steps", "malleable.deadline_s")
-_PASSED_ON = ("malleable.name", "malleable.weight", "malleable.least", "malleable.most", *_DEADLINE, "arbiter.socket")
+_PASSED_ON = ("malleable.name", "malleable.weight", "malleable.least", "malleable.most", "arbiter.socket")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -37,8 +35,6 @@ _PASSED_ON = ("malleable.name", "malleable.weight", "malleable.least", "malleabl
 @setting("malleable.weight", "--weight")
 @setting("malleable.least", "--least")
 @setting("malleable.most", "--most")
-@setting("malleable.deadline_steps", "--deadline-steps")
-@setting("malleable.deadline_s", "--deadline-s")
 @setting("arbiter.socket", "--arbiter")
 @common
 def command(
@@ -66,8 +62,6 @@ def command(
     if found is None:
         there = shutil.which(program[0], os.F_OK) is not None or (os.sep in program[0] and Path(program[0]).is_dir())
         _refuse(f"{program[0]!r} is no program that can be run from here", there=there)
-    if len([name for name in _DEADLINE if settings[name] is not None]) == 1:
-        raise InvalidInput("--deadline-steps and --deadline-s belong together; give both")
     least, most = settings["malleable.least"], settings["malleable.most"]
     if most is not None and most < least:
         raise InvalidInput(f"--least {least} is more than --most {most}")
@@ -87,8 +81,6 @@ def command(
     limit = inherited_limit() or mask
     environment[VARIABLE] = limit_record(limit, mask)  # adding it beside other threads is not safe
     terms = Terms(settings["malleable.name"] or Path(found).name, settings["malleable.weight"], least, most)
-    if progress is not None and settings[_DEADLINE[0]] is not None:
-        terms = replace(terms, deadline=(settings[_DEADLINE[0]], settings[_DEADLINE[1]]))
     cores = start_keeper(
         terms, settings["arbiter.socket"].absolute(), limit, progress=progress,
         attaches_itself=progress is None and is_python(Path(found)),

@@ -96,20 +96,10 @@ def _table(state: dict[str, Any]) -> Table:
         rows.append(
             [
                 str(one["process"]), one["name"], f"{count} lent" if one["lends"] else count, cpus, one["weight"],
-                one["steps_per_s"], _deadline(one["deadline"]),
-                one["learning"],
+                one["steps_per_s"], one["learning"],
             ]
         )  # fmt: skip
     used = len({tuple(core) for one in state["processes"] for core in one["cores"]})
     left = f", {state['left']} left to processes that are not attached" if state["left"] else ""
     title = f"{state['machine']}: {used} of {state['cores']} cores in use{left}"
-    return table(["process", "name", "cores", "CPUs", "weight", "steps/s", "deadline", "learning"], rows, title=title)
-
-
-def _deadline(deadline: dict[str, Any] | None) -> str:
-    if deadline is None:
-        return ""
-    if not deadline["steps"]:
-        return "done"
-    words = {True: "in time", False: "will be missed", None: "not known yet"}[deadline["met"]]
-    return f"{deadline['steps']:,.0f} steps in {max(deadline['in_s'], 0):,.0f} s: {words}"
+    return table(["process", "name", "cores", "CPUs", "weight", "steps/s", "learning"], rows, title=title)

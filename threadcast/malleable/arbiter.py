@@ -18,7 +18,6 @@ from threadcast.malleable.connection import Connection
 from threadcast.malleable.ledger import Ledger
 from threadcast.malleable.messages import requests_of
 from threadcast.malleable.outsiders import Outsiders
-from threadcast.malleable.process_list import deadline_status
 from threadcast.malleable.request_handling import RequestHandler
 from threadcast.malleable.sockets import file_id, listen, peer, remove, remove_left_behind
 
@@ -92,7 +91,6 @@ class Arbiter:
                     self._ledger.explore(self._now())
                 self._send_orders()
                 self._confirm_for_silent()
-                self._send_deadlines()
 
     def stop(self) -> None:
         """End `serve`. May be called from another thread or a signal handler."""
@@ -193,19 +191,6 @@ class Arbiter:
                 if name in self._ledger.parties:
                     _logger.warning("%s did not let go of cores; they are given to others", connection)
                     self._ledger.confirm(name, connection.order, connection.cores)
-
-    def _send_deadlines(self) -> None:
-        """Tell each process whether it will meet its deadline, whenever that changes."""
-        now_s = self._now()
-        for name, party in list(self._ledger.parties.items()):
-            connection = self._connections[name]
-            status = deadline_status(party, now_s)
-            if status is None or party.on_time is None or party.on_time == connection.on_time:
-                continue
-            connection.on_time = party.on_time
-            if not party.on_time:
-                _logger.warning("%s will not meet its deadline", connection)
-            self._send(connection, {"deadline": status})
 
     def _send(self, connection: Connection, message: dict[str, Any]) -> None:
         """Send a message, its last part later if it does not fit; if an earlier one still waits, end the connection."""

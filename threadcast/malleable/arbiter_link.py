@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import selectors
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from threadcast.core.errors import FormatError, NotFound, ServiceUnavailable
 from threadcast.malleable.channel import Channel
-from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.limits import Cores
-from threadcast.malleable.messages import Bounds, order_of, status_of
+from threadcast.malleable.messages import Bounds, order_of
 from threadcast.malleable.sockets import connect
 
 REPORT_S = 0.5
@@ -39,8 +37,6 @@ class Terms:
     weight: float = 1.0
     least: int = 1
     most: int | None = None
-    deadline: tuple[float, float] | None = None
-    """(steps to be made, seconds within which), counted from when the process attaches."""
     process: int | None = None
     """Number of the process that joins; None: of this one."""
 
@@ -51,7 +47,7 @@ class ArbiterLink:
     `steps()` returns how many steps this process has made; `expected()` returns the steps a second that it expects, by
     number of cores; `learning()` returns in words what its optimised steps are still learning. `assigned` is called
     with the cores of each order, and returns the cores that are then in use. When the arbiter goes away, the process
-    keeps its cores. Only `finish` and `on_time` may be used from several threads.
+    keeps its cores.
     """
 
     def __init__(
@@ -68,29 +64,11 @@ class ArbiterLink:
         self._sent_rates: Mapping[int, float] = {}
         self._sent_steps: float | None = None
         self._report_from_s = 0.0
-        self._lock = threading.Lock()
-        self._deadline: Deadline | None = None
-        self._deadline_sent = True
-        self._on_time: bool | None = None
-
-    @property
-    def on_time(self) -> bool | None:
-        """Whether the deadline will be met, by the arbiter; None without arbiter or deadline, and until it is known."""
-        return self._on_time
 
     @property
     def is_joined(self) -> bool:
         """Whether there is a connection to an arbiter."""
         return self._channel is not None
-
-    def finish(self, steps: float, within_s: float) -> None:
-        """Set a deadline of `steps` steps within so many seconds from now, replacing an earlier one.
-
-        InvalidInput for numbers that are not above 0.
-        """
-        deadline = Deadline.within(steps, within_s, self._now())
-        with self._lock:
-            self._deadline, self._deadline_sent, self._on_time = deadline, False, None
 
     def look(self, bounds: Bounds, holds: Cores, *, has_all: bool) -> None:
         """Join the arbiter if there is one and it is time to, and send it what has changed. Call this regularly.
@@ -111,14 +89,12 @@ class ArbiterLink:
         if self._now() >= self._learning_from_s and (learning := self._learning()) != self._sent_learning:
             self._sent_learning, self._learning_from_s = learning, self._now() + LEARNING_S
             self._send({"learning": learning})
-        # Steps before the deadline: the arbiter counts what is left of it from the steps that were reported last.
-        if not self._deadline_sent or self._now() >= self._report_from_s:
-            self._report(every_s=REPORT_S if has_all else 0.0)
-        if not self._deadline_sent:
-            self._send_deadline()
+        if self._now() >= self._report_from_s and (steps := self._steps()) != self._sent_steps:
+            self._sent_steps, self._report_from_s = steps, self._now() + (REPORT_S if has_all else 0.0)
+            self._send({"steps": steps})
 
     def hear(self) -> None:
-        """Act on the messages that the arbiter has sent: orders, deadline status, refusals."""
+        """Act on the messages that the arbiter has sent: orders and refusals."""
         if self._channel is None:
             return
         try:
@@ -128,13 +104,8 @@ class ArbiterLink:
                     self._join_from_s = self._now() + self._refused_s
                     _logger.warning("the arbiter refuses this process: %s", message["error"])
                     continue
-                if (status := status_of(message)) is not None:
-                    left, self._on_time = status
-                    if not self._on_time:
-                        _logger.warning("the deadline will not be met: %s steps are left, and %s s", *left)
-                else:
-                    order = order_of(message)
-                    self._send({"holds": self._assigned(order.holds), "order": order.order})
+                order = order_of(message)
+                self._send({"holds": self._assigned(order.holds), "order": order.order})
                 self._refused_s = 0.0
         except (OSError, FormatError):
             self.close()
@@ -145,10 +116,8 @@ class ArbiterLink:
             self._selector.unregister(self._channel)
             self._channel.close()
             self._channel = None
-            self._sent_steps, self._report_from_s, self._sent_rates, self._on_time = None, 0.0, {}, None
+            self._sent_steps, self._report_from_s, self._sent_rates = None, 0.0, {}
             self._sent_learning, self._learning_from_s = "", 0.0
-            with self._lock:
-                self._deadline_sent = self._deadline is None
 
     def abandon(self) -> None:
         """Close a forked child's copy of the socket; the parent's connection stays open."""
@@ -164,21 +133,6 @@ class ArbiterLink:
         self._sent_bounds = bounds
         asked = {"name": self._terms.name, "weight": self._terms.weight, "holds": holds, **bounds.to_json()}
         self._send({"join": asked if self._terms.process is None else {**asked, "process": self._terms.process}})
-
-    def _report(self, *, every_s: float) -> None:
-        if (steps := self._steps()) != self._sent_steps:
-            self._sent_steps, self._report_from_s = steps, self._now() + every_s
-            self._send({"steps": steps})
-
-    def _send_deadline(self) -> None:
-        with self._lock:
-            deadline, self._deadline_sent = self._deadline, True
-            if deadline is not None and deadline.since is None:
-                deadline = self._deadline = replace(deadline, since=self._sent_steps)
-        if deadline is not None:
-            steps, in_s = deadline.left(self._sent_steps), deadline.by_s - self._now()
-            if steps > 0 and in_s > 0:
-                self._send({"deadline": {"steps": steps, "in_s": in_s}})
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._channel is None:

@@ -9,11 +9,9 @@ import threading
 from pathlib import Path
 
 from threadcast.core.arguments import check, is_number, is_whole
-from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
 from threadcast.core.sysfs import require_linux
 from threadcast.malleable.arbiter_link import Terms
-from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import Claim
 from threadcast.malleable.inherited_limit import check_least
 from threadcast.malleable.member import Member
@@ -26,18 +24,16 @@ _lock = threading.Lock()
 
 
 def attach(
-    *, name: str | None = None, weight: float | None = None, least: int | None = None, most: int | None = None,
-    deadline: tuple[float, float] | None = None,
+    *, name: str | None = None, weight: float | None = None, least: int | None = None, most: int | None = None
 ) -> Member:  # fmt: skip
     """Let this process's threads, and the thread counts of torch, OpenBLAS, MKL and OpenMP, follow its cores.
 
     Its cores are those that its affinity mask, cpuset and CPU quota allow; of these, those that an arbiter on this
     machine assigns, if one runs; of these, those that `threadcast resize` asked for. They may change at any time.
 
-    The arbiter divides cores by `weight` (how much the progress of this process counts), by `least` and `most` (numbers
-    of cores), and by `deadline`, a pair: optimizer steps to be made, and seconds from now within which. None takes the
-    settings `malleable.weight`, `malleable.least` and so on. `Member.finish` sets another deadline later. `name` is
-    shown by `threadcast top` (none: the program's name). Signals are followed under `threadcast exec`.
+    The arbiter divides cores by `weight` (how much the progress of this process counts), and by `least` and `most`
+    (numbers of cores). None takes the settings `malleable.weight`, `malleable.least` and so on. `name` is shown by
+    `threadcast top` (none: the program's name). Signals are followed under `threadcast exec`.
 
     Thread counts change in the main thread, between two operators. Models optimised by `threadcast.optimize` continue
     with a plan for the current cores. A second call returns the same member. A forked child is not attached.
@@ -50,8 +46,6 @@ def attach(
     check(weight is None or is_number(weight), "weight", weight, "a number above 0")
     for option, cores in (("least", least), ("most", most)):
         check(cores is None or is_whole(cores), option, cores, "a number of cores")
-    pair = isinstance(deadline, tuple | list) and len(deadline) == 2 and all(map(is_number, deadline))
-    check(deadline is None or pair, "deadline", deadline, "a pair: optimizer steps, and seconds from now")
     with _lock:
         if _attached is not None:
             return _attached
@@ -64,11 +58,8 @@ def attach(
             settings["malleable.weight"] if weight is None else weight,
             settings["malleable.least"] if least is None else least,
             settings["malleable.most"] if most is None else most,
-            _deadline(settings) if deadline is None else deadline,
         )
         Claim(terms.weight, terms.least, terms.most)  # InvalidInput for what an arbiter would refuse
-        if terms.deadline is not None:
-            Deadline.within(*terms.deadline, now_s=0.0)
         undo_binding()
         process = this_process()
         arbiter, steps = settings["arbiter.socket"].absolute(), OptimizerSteps(process.steps)
@@ -77,13 +68,6 @@ def attach(
         atexit.register(detach)
         _attached = member
         return member
-
-
-def _deadline(settings: Settings) -> tuple[float, float] | None:
-    steps, seconds = settings["malleable.deadline_steps"], settings["malleable.deadline_s"]
-    if (steps is None) != (seconds is None):
-        raise InvalidInput("malleable.deadline_steps and malleable.deadline_s: set both, or none")
-    return None if steps is None else (steps, seconds)
 
 
 def _program() -> str:

@@ -29,8 +29,6 @@ class Connection:
         """When the last order was sent, in seconds of the arbiter's clock; None once it is confirmed."""
         self.learning = ""
         """What its optimised steps are still learning, as it said last."""
-        self.on_time: bool | None = None
-        """Whether its deadline will be met, as the process was last told; None before that."""
 
     def stand_for(self, process: int) -> None:
         """Stand for another process of the same user's; InvalidInput where it is none."""

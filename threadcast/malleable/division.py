@@ -33,8 +33,7 @@ class Claim:
 
     It can use `least` to `most` cores (None: all of the machine). `progress` maps numbers of cores to steps a second,
     or anything proportional to these, as far as they are known; 0 says nothing, as of a process that has made no step.
-    `weight` is a factor of the process's progress in the sum that is divided by. `needs_per_s` is the progress that
-    meets its deadline: 0 without a deadline, infinite once its time is over. InvalidInput for numbers outside their
+    `weight` is a factor of the process's progress in the sum that is divided by. InvalidInput for numbers outside their
     range.
     """
 
@@ -42,7 +41,6 @@ class Claim:
     least: int = 1
     most: int | None = None
     progress: Mapping[int, float] = field(default_factory=dict)
-    needs_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and self.weight > 0):
@@ -50,20 +48,6 @@ class Claim:
         check_bounds(self.least, self.most)
         if any(cores < 1 or not math.isfinite(rate) or rate < 0 for cores, rate in self.progress.items()):
             raise InvalidInput(f"progress={dict(self.progress)!r}: numbers of cores from 1 on, rates from 0 on")
-        if not self.needs_per_s >= 0:  # infinite where the time is over
-            raise InvalidInput(f"needs_per_s={self.needs_per_s!r} must be 0 or more")
-
-    @property
-    def is_known(self) -> bool:
-        """Whether its progress is known with some number of cores."""
-        return any(self.progress.values())
-
-    def fewest(self, cores: int) -> int | None:
-        """Return the fewest cores, up to `cores`, that meet the deadline; None if none do or no rate is known."""
-        if not self.is_known:
-            return None
-        enough = np.flatnonzero(self._rates(min(self.most or cores, cores)) >= (1 - _ROUNDING) * self.needs_per_s)
-        return int(enough[0]) + 1 if enough.size else None
 
     def rate(self, cores: int) -> float:
         """Return the progress with so many cores, estimated where it is not known; relative where it is nowhere."""
@@ -89,33 +73,9 @@ class Claim:
 
 
 def floors(claims: Mapping[str, Claim], cores: int) -> dict[str, int]:
-    """Return the cores that each process gets before the rest is divided: its least, or those its deadline needs.
-
-    If not all deadlines can be met, those of the processes with the greatest sum of weights are met (of equal sums, the
-    one with the fewest cores), and the other processes get their least. If the sum of all least numbers exceeds
-    `cores`, each process gets one core.
-    """
+    """Return the cores that each process gets before the rest is divided: its least, or one where there are too few."""
     least = {name: min(claim.least, claim.most or cores, cores) for name, claim in claims.items()}
-    spare = cores - sum(least.values())
-    if spare < 0:
-        return dict.fromkeys(claims, 1)
-    fewest = {name: claim.fewest(cores) for name, claim in claims.items() if claim.needs_per_s > 0}
-    more = {name: count - least[name] for name, count in fewest.items() if count is not None and count > least[name]}
-    best = [(0.0, 0, frozenset[str]())] * (spare + 1)  # by cores that are spent: weights, cores saved, and whose
-    for name, count in more.items():
-        for spent in range(spare, count - 1, -1):
-            weight, saved, met = best[spent - count]
-            best[spent] = max(best[spent], (weight + claims[name].weight, saved - count, met | {name}), key=_first_two)
-    return least | {name: least[name] + more[name] for name in max(best, key=_first_two)[2]}
-
-
-def in_time(claims: Mapping[str, Claim], division: Mapping[str, int]) -> dict[str, bool]:
-    """Return whether each process meets its deadline with this division; only for those with a deadline and rates."""
-    found = {}
-    for name, claim in claims.items():
-        if claim.needs_per_s > 0 and claim.is_known:
-            found[name] = claim.rate(division[name]) >= (1 - _ROUNDING) * claim.needs_per_s
-    return found
+    return least if sum(least.values()) <= cores else dict.fromkeys(claims, 1)
 
 
 def divide(claims: Mapping[str, Claim], cores: int, before: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -177,10 +137,6 @@ def _best_division(worth: Mapping[str, Floats], bounds: Mapping[str, tuple[int, 
         division[name] = int(chosen[left])
         left -= division[name]
     return {name: division[name] for name in worth}
-
-
-def _first_two(of: tuple[float, int, frozenset[str]]) -> tuple[float, int]:
-    return of[:2]
 
 
 def _sum(worth: Mapping[str, Floats], division: Mapping[str, int]) -> float:

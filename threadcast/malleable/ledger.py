@@ -6,16 +6,13 @@ use no other core, or for the moment in which they exchange their only cores.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from threadcast.core import Machine
 from threadcast.malleable.activity import ActivityState
-from threadcast.malleable.deadline import Deadline
-from threadcast.malleable.division import Claim, divide, floors, in_time
+from threadcast.malleable.division import Claim, divide, floors
 from threadcast.malleable.party import Party
 from threadcast.malleable.placement import CoreIds, place
 from threadcast.malleable.steady_cores import SteadyCores
@@ -59,7 +56,6 @@ class Ledger:
         self._trial: dict[str, int] | None = None
         self._trial_until_s = 0.0
         self._rests_until_s = 0.0
-        self._next_deadlines_s = 0.0
         self._floors: Mapping[str, int] = {}
         self._outside = SteadyCores()
         self._pinned: CoreIds = ()
@@ -104,8 +100,6 @@ class Ledger:
         party = self.parties[name]
         party.rates.report(steps, now_s)
         party.steps = steps
-        if party.deadline is not None and party.deadline.since is None:
-            party.deadline = replace(party.deadline, since=steps)
 
     def set_demand(self, name: str, threads: float, now_s: float) -> None:
         """Record how many threads of a process run or wait for a CPU; it counts where its steps are not known.
@@ -128,12 +122,6 @@ class Ledger:
         if self._outside.observe(used, now_s) != before:
             self._pinned = pinned() if self._outside.cores else ()
             self._changed(now_s)
-
-    def set_deadline(self, name: str, deadline: Deadline | None, now_s: float) -> None:
-        """Give a process a deadline, whose steps count from the last report on; None removes its deadline."""
-        party = self.parties[name]
-        party.deadline, party.on_time = None if deadline is None else replace(deadline, since=party.steps), None
-        self._changed(now_s)
 
     def set_bounds(
         self, name: str, least: int, most: int | None, now_s: float, *, allowed: frozenset[int] | None = None
@@ -194,17 +182,11 @@ class Ledger:
         return {name: Order(self._last_number, cores)}
 
     def explore(self, now_s: float) -> None:
-        """Begin a trial, end one whose rates are all measured, or divide anew because deadlines have come closer.
-
-        Call this regularly.
-        """
+        """Begin a trial, or end one whose rates are all measured. Call this regularly."""
         if self._trial is not None:
             measured = all(self.parties[name].rates.by_cores.get(count) for name, count in self._trial.items())
             if measured or now_s > self._trial_until_s:
                 self._changed(now_s)
-        elif now_s >= self._next_deadlines_s and any(party.deadline for party in self.parties.values()):
-            self._next_deadlines_s = now_s + REST_S
-            self._divide(now_s)
         elif now_s >= self._rests_until_s:
             self._trial = next_trial(self._present(), self._floors, len(self.machine), self._fits)
             if self._trial is not None:
@@ -224,7 +206,7 @@ class Ledger:
         present = {name: self.parties[name] for name in returning} | self._present()
         if not present:
             return
-        claims = {name: party.claim_at(now_s) for name, party in present.items()}
+        claims = {name: party.known_claim for name, party in present.items()}
         before = {name: len(party.target or party.granted) for name, party in present.items()}
         if sum(before.values()) > len(self.machine):
             before = {name: party.own_count for name, party in present.items()}
@@ -234,7 +216,6 @@ class Ledger:
         if len(present) == len(self.parties):
             for name, party in present.items():
                 party.own_count = counts[name]
-        self._judge_deadlines(claims)
 
     def _divided(self, claims: Mapping[str, Claim], before: Mapping[str, int]) -> dict[str, int]:
         """How many cores each process gets, of those that are not left to others."""
@@ -246,21 +227,6 @@ class Ledger:
             every = {**claims, OTHERS: Claim(most=outside)}
             self.left = divide(every, cores, {**before, OTHERS: self.left})[OTHERS]
         return divide(claims, cores - self.left, before)  # whose worth is compared without that of others
-
-    def _judge_deadlines(self, claims: Mapping[str, Claim]) -> None:
-        """Record for each process whether it meets its deadline with the cores that it is to have."""
-        targets = {name: self.parties[name].target for name in claims}
-        known = in_time(claims, {name: len(target) for name, target in targets.items()})
-        users = Counter(core for target in targets.values() for core in target)
-        for name, claim in claims.items():
-            party = self.parties[name]
-            shares = any(users[core] > 1 for core in party.target)
-            if not claim.needs_per_s:
-                party.on_time = None if party.deadline is None else True
-            elif shares or claim.needs_per_s == math.inf:
-                party.on_time = False
-            else:
-                party.on_time = known.get(name)
 
     def _fits(self, counts: Mapping[str, int]) -> bool:
         return all(len(cores) == counts[name] for name, cores in self._placed(counts).items())

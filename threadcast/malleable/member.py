@@ -76,25 +76,8 @@ class Member:
         """The cores in use, each as the tuple of its hardware threads' CPU numbers."""
         return self._cores
 
-    @property
-    def on_time(self) -> bool | None:
-        """Whether the deadline will be met, by the arbiter; None without arbiter or deadline, and until it is known."""
-        return self._link.on_time
-
-    def finish(self, steps: float, within_s: float) -> None:
-        """Set a deadline: `steps` steps from now, within `within_s` seconds from now. It replaces an earlier one.
-
-        Steps are those of torch's optimizers and of optimised models. The arbiter gives this process the fewest cores
-        that meet the deadline, before it divides the rest. Where the deadline cannot be met, a warning is logged and
-        `on_time` is False. InvalidInput for numbers that are not above 0.
-        """
-        self._link.finish(steps, within_s)
-        self._wake.send(b"x")
-
     def start(self) -> None:
         """Start to follow the cores: apply the container's limits at once, and all later changes from a thread."""
-        if self.terms.deadline is not None:
-            self.finish(*self.terms.deadline)
         with self._lock:
             self._apply()
         self._try_to_look()

@@ -12,7 +12,6 @@ from typing import Any
 
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import checked, finite, member
-from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import Claim, check_bounds
 from threadcast.malleable.limits import Cores
 
@@ -23,8 +22,6 @@ LONGEST_NAME = 200
 """Characters of a process's name, and of what it says of its learning; the rest is cut off."""
 
 Message = Mapping[str, Any]
-Remaining = tuple[float, float]
-"""Work that is left until a deadline: steps from now, and seconds from now within which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,6 @@ class Join:
     bounds: Bounds = field(default_factory=Bounds)
     holds: Cores = ()
     progress: Mapping[int, float] = field(default_factory=dict)
-    deadline: Remaining | None = None
     process: int | None = None
 
     @property
@@ -74,8 +70,8 @@ class Confirm:
 def requests_of(message: Message) -> dict[str, Any]:
     """Return what a message asks of the arbiter, by member; empty where the message has no known member.
 
-    That is a `Join`, a `Confirm` ("holds"), `Bounds`, rates by number of cores ("progress"), a number ("steps"), a text
-    ("learning"), or `Remaining` or None ("deadline"). "who" and "join" stand alone.
+    That is a `Join`, a `Confirm` ("holds"), `Bounds`, rates by number of cores ("progress"), a number ("steps") or a
+    text ("learning"). "who" and "join" stand alone.
     """
     for alone in ("who", "join"):
         if alone in message:
@@ -86,13 +82,6 @@ def requests_of(message: Message) -> dict[str, Any]:
 def order_of(message: Message) -> Confirm:
     """Return the arbiter's order in a message as what confirms it: its number (0 for none), and the cores to use."""
     return Confirm(_whole(message, "order", "", default=0), cores_of(message, "cores"))
-
-
-def status_of(message: Message) -> tuple[Remaining, bool] | None:
-    """Return what is left until the deadline, and whether it will be met; None for messages that do not say so."""
-    if not isinstance(status := message.get("deadline"), dict):
-        return None
-    return _remaining_in(status), member(status, "met", bool, pointer="/deadline")
 
 
 def asks_limits(message: Message) -> bool:
@@ -132,7 +121,6 @@ def _join(message: Message) -> Join:
         _bounds(asked, at),
         cores_of(asked, "holds", at),
         {} if asked.get("progress") is None else _rates(asked, at),
-        _remaining(asked, at),
         None if asked.get("process") is None else _whole(asked, "process", at),
     )
     checked(lambda: found.claim, pointer=at)
@@ -157,18 +145,6 @@ def _rates(message: Message, pointer: str) -> dict[int, float]:
         if found[int(cores)] and not 1 / LARGEST <= found[int(cores)] <= LARGEST:
             raise FormatError(f"progress: rates are 0, or {1 / LARGEST:g} to {LARGEST:g}", pointer=f"{at}/{cores}")
     return found
-
-
-def _remaining(message: Message, pointer: str) -> Remaining | None:
-    if message.get("deadline") is None:
-        return None
-    found, at = _remaining_in(member(message, "deadline", dict, pointer=pointer), pointer), f"{pointer}/deadline"
-    checked(lambda: Deadline.within(*found, now_s=0.0), pointer=at)
-    return found
-
-
-def _remaining_in(deadline: Message, pointer: str = "") -> Remaining:
-    return _number(deadline, "steps", f"{pointer}/deadline"), _number(deadline, "in_s", f"{pointer}/deadline")
 
 
 def _number(message: Message, name: str, pointer: str, *, default: float | None = None) -> float:
@@ -199,6 +175,5 @@ _READERS: dict[str, Callable[[Message], Any]] = {
     "progress": lambda message: _rates(message, ""),
     "steps": lambda message: _number(message, "steps", ""),
     "learning": lambda message: member(message, "learning", str)[:LONGEST_NAME],
-    "deadline": lambda message: _remaining(message, ""),
 }
 """By member, in the order in which what a message says is carried out."""

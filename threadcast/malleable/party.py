@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from threadcast.malleable.activity import ActivityState
-from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import Claim
 from threadcast.malleable.placement import CoreIds
 from threadcast.malleable.steady_cores import SteadyCores
@@ -42,10 +41,6 @@ class Party:
     """Whether it joined with cores that another process uses, so that it must be ordered off these."""
     allowed: frozenset[int] | None = None
     """The only cores that it may use; None: all."""
-    deadline: Deadline | None = None
-    on_time: bool | None = None
-    """Whether it meets its deadline with the cores of `target`; None without a deadline, and until it is known."""
-
     demand: SteadyCores = field(default_factory=SteadyCores)
     """How many cores its threads can use at a time, as they run or wait for a CPU; 0 until it is known."""
 
@@ -77,11 +72,8 @@ class Party:
             return self.claim.most
         return min(self.claim.most or len(self.allowed), len(self.allowed))
 
-    def claim_at(self, now_s: float) -> Claim:
-        """Return its claim at the time `now_s`: on no more cores than it may use, with the rates known so far and the
-        rate that its deadline needs."""
-        needs_per_s = 0.0 if self.deadline is None else self.deadline.needs_per_s(self.steps, now_s)
+    @property
+    def known_claim(self) -> Claim:
+        """Its claim, on no more cores than it may use, with the rates known so far."""
         least, most = self.claim.least, self.most
-        return replace(
-            self.claim, least=min(least, most or least), most=most, progress=self.known_rates(), needs_per_s=needs_per_s
-        )
+        return replace(self.claim, least=min(least, most or least), most=most, progress=self.known_rates())

@@ -8,10 +8,9 @@ from typing import Any
 
 from threadcast.core.errors import FormatError
 from threadcast.malleable.connection import Connection
-from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.ledger import Ledger
 from threadcast.malleable.limits import Cores
-from threadcast.malleable.messages import Join, Remaining
+from threadcast.malleable.messages import Join
 from threadcast.malleable.process_list import process_list
 
 _logger = logging.getLogger("threadcast.arbiter")
@@ -37,7 +36,7 @@ class RequestHandler:
         """
         name = connection.name
         if member == "who":
-            return process_list(self._ledger, self._connections, self._cpus_of, now_s)
+            return process_list(self._ledger, self._connections, self._cpus_of)
         if member == "join":
             self._join(connection, value, now_s)
             return None
@@ -56,8 +55,6 @@ class RequestHandler:
                 self._ledger.report(name, value, now_s)
             case "learning":
                 connection.learning = value
-            case "deadline":
-                self._set_deadline(connection, value, now_s)
         return None
 
     def require_joined(self, connection: Connection) -> None:
@@ -77,14 +74,7 @@ class RequestHandler:
         if asked.process is not None:
             connection.stand_for(asked.process)
         self._ledger.join(name, asked.claim, self._ids_of(asked.holds), now_s, allowed=allowed)
-        if asked.deadline is not None:
-            self._set_deadline(connection, asked.deadline, now_s)
         _logger.info("%s joined", connection)
-
-    def _set_deadline(self, connection: Connection, remaining: Remaining | None, now_s: float) -> None:
-        deadline = None if remaining is None else Deadline.within(*remaining, now_s)
-        self._ledger.set_deadline(connection.name, deadline, now_s)
-        connection.on_time = None
 
     def _ids_of(self, cores: Cores) -> list[int]:
         """Ids of these cores, without cores that this machine lacks."""
