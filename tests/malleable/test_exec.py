@@ -291,19 +291,13 @@ def test_an_openmp_program_makes_teams_of_its_cores_unless_the_user_says_how_man
     assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout == "3"
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js")
-def test_node_is_told_too() -> None:
-    command = [*EXEC, "--", "node", "-e", "process.stdout.write(process.env.UV_THREADPOOL_SIZE)"]
-    said = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert said.stdout == str(max(CORES, 4))
-
-
 def test_openmp_does_not_spin_where_cores_may_be_taken_away_unless_the_user_says_how_long() -> None:
     assert thread_variables(8, {}, shared=True).items() - thread_variables(8, {}, shared=False).items() == {
         ("OMP_WAIT_POLICY", "passive")
     }
     assert "OMP_WAIT_POLICY" not in thread_variables(8, {"GOMP_SPINCOUNT": "100"}, shared=True)
     assert "OMP_NUM_THREADS" not in thread_variables(8, {"OMP_NUM_THREADS": "3"}, shared=False)
+    assert [thread_variables(cores, {}, shared=False)["UV_THREADPOOL_SIZE"] for cores in (1, 8)] == ["4", "8"]
 
 
 def test_pythons_are_known_by_their_name_or_first_line(tmp_path: Path) -> None:

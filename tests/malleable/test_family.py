@@ -41,6 +41,8 @@ def test_children_follow_the_cores_of_their_parent() -> None:
     with running(PARENT) as parent:
         child, pinned = map(int, line(parent).split())
         path, all_cores = socket_of(parent.pid), CORES * PER_CORE
+        assert child in descendants(parent.pid)
+        assert list(ancestors(child))[:2] == [parent.pid, os.getpid()]
         assert eventually(lambda: len(os.listdir(f"/proc/{child}/task")) == 2)
         ask(path, {"resize": 1})
         assert eventually(lambda: masks(child) == {PER_CORE})
@@ -49,34 +51,22 @@ def test_children_follow_the_cores_of_their_parent() -> None:
         assert masks(pinned) == {1}, "what has pinned itself stays so"
 
 
-def test_ancestors_and_descendants_are_found() -> None:
-    with running(PARENT) as parent:
-        child = int(line(parent).split()[0])
-        assert child in descendants(parent.pid)
-        assert list(ancestors(child))[:2] == [parent.pid, os.getpid()]
-
-
-GRANDCHILD = """
+ATTACHED = "import os, threadcast; threadcast.attach(); print(os.getpid(), flush=True); input()"
+CHILD = f"""
 import subprocess, sys, threadcast
 threadcast.attach().resize(1)
-subprocess.run([sys.executable, "-c", "import threadcast; threadcast.attach(); print('ready', flush=True); input()"])
+subprocess.run([sys.executable, "-c", {ATTACHED!r}])
 """
-
-
-@needs_two_cores
-def test_an_attached_child_is_not_limited_to_what_its_parent_has_just_now() -> None:
-    with running(GRANDCHILD) as parent:
-        assert line(parent) == "ready"
-        (child,) = descendants(parent.pid)
-        assert eventually(lambda: masks(child) == {CORES * PER_CORE})
-        assert masks(parent.pid) == {PER_CORE}
-
-
-REPLACED = """
+REPLACED = f"""
 import os, sys, threadcast
 threadcast.attach().resize(1)
-then = "import threadcast; threadcast.attach(); print('ready', flush=True); input()"
-os.execv(sys.executable, [sys.executable, "-c", then])
+os.execv(sys.executable, [sys.executable, "-c", {ATTACHED!r}])
+"""
+LEFT = f"""
+import os, subprocess, sys, threadcast
+threadcast.attach().resize(1)
+child = "import os, sys, time\\nwhile os.getppid() == int(sys.argv[1]): time.sleep(0.01)\\n" + {ATTACHED!r}
+subprocess.Popen([sys.executable, "-c", child, str(os.getpid())], start_new_session=True)
 """
 DETACHED = """
 import os, threadcast
@@ -85,50 +75,27 @@ from threadcast.malleable.attach import detach
 threadcast.attach().resize(1)
 detach()
 threadcast.attach()
-print("ready", flush=True)
-input()
-"""
-
-
-@needs_two_cores
-@pytest.mark.parametrize("program", [REPLACED, DETACHED], ids=["exec", "detach"])
-def test_what_a_process_had_for_now_limits_it_no_more_after(program: str) -> None:
-    with running(program) as one:
-        assert line(one) == "ready"
-        assert eventually(lambda: masks(one.pid) == {CORES * PER_CORE})
-
-
-LEFT = """
-import subprocess, sys, threadcast
-threadcast.attach().resize(1)
-child = '''
-import os, sys, threadcast, time
 print(os.getpid(), flush=True)
-while os.getppid() == int(sys.argv[1]):
-    time.sleep(0.01)
-threadcast.attach()
 input()
-'''
-import os
-subprocess.Popen([sys.executable, "-c", child, str(os.getpid())], start_new_session=True)
 """
 
 
 @needs_two_cores
-def test_what_a_launcher_had_as_it_ended_does_not_limit_what_it_has_started() -> None:
-    with running(LEFT) as launcher:
-        left = int(line(launcher))
+@pytest.mark.parametrize("program", [CHILD, REPLACED, LEFT, DETACHED], ids=["child", "exec", "left", "detach"])
+def test_what_a_process_has_for_now_limits_neither_what_it_starts_nor_itself_after(program: str) -> None:
+    with running(program) as one:
+        process = int(line(one))
         try:
-            assert eventually(lambda: masks(left) == {CORES * PER_CORE})
+            assert eventually(lambda: masks(process) == {CORES * PER_CORE})
         finally:
-            os.kill(left, signal.SIGKILL)
+            os.kill(process, signal.SIGKILL)
 
 
 @needs_two_cores
 def test_a_mask_that_was_set_since_is_a_limit() -> None:
     own = "os.sched_setaffinity(0, every - os.sched_getaffinity(0))"
     with running(DETACHED.replace("detach()\n", f"detach()\n{own}\n")) as one:
-        assert line(one) == "ready"
+        assert line(one) == str(one.pid)
         assert masks(one.pid) == {CORES * PER_CORE - PER_CORE}
 
 

@@ -77,13 +77,6 @@ def test_a_quota_is_followed_as_it_changes(start: Callable[..., Running], group:
     assert eventually(lambda: one.uses(CORES))
 
 
-@needs_two_cores
-def test_a_quota_that_is_there_at_the_start_is_kept_to(start: Callable[..., Running], group: Path) -> None:
-    (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
-    one = start(*in_group(group, *EXECUTED))
-    assert eventually(lambda: one.uses(1))
-
-
 @pytest.mark.system
 @needs_two_cores
 def test_a_quota_that_is_lifted_is_known_to_the_arbiter(
@@ -191,13 +184,15 @@ def quota(root: Path, cpus: int) -> None:
     trees.cgroup_v2(root, "/", {"cpu.max": f"{cpus}00000 100000"})
 
 
-def test_limits_hold_while_no_more_files_can_be_opened(tmp_path: Path) -> None:
+def test_limits_hold_while_no_more_files_can_be_opened_and_nobody_can_be_reached(tmp_path: Path) -> None:
     quota(tmp_path, 2)
     limits = Limits(ProcessCores(), root=tmp_path, mask=frozenset(range(4)))
     two = limits.cores()
     assert len(two) == 2
     with no_file_left():
         assert limits.cores() == two
+        with pytest.raises(ServiceUnavailable, match="Too many open files"):
+            connect(tmp_path / "arbiter.sock")
     quota(tmp_path, 3)
     assert len(limits.cores()) == 3
 
@@ -225,11 +220,6 @@ def test_a_process_that_attaches_within_a_step_is_not_kept_on_the_cpu_of_its_mai
             os.sched_setaffinity(os.getpid(), before)
     assert len(limits.cores()) > 1 or len(read_machine()) == 1
     assert limits.cpus == before
-
-
-def test_without_a_file_descriptor_nobody_can_be_reached(tmp_path: Path) -> None:
-    with no_file_left(), pytest.raises(ServiceUnavailable, match="Too many open files"):
-        connect(tmp_path / "arbiter.sock")
 
 
 class Told(ProcessCores):

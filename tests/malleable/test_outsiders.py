@@ -46,18 +46,15 @@ class Shared:
 @pytest.mark.parametrize(
     ("used", "cores"), [(0.0, 8), (0.25, 8), (0.6, 7), (1.0, 7), (2.1, 6), (4.0, 4), (8.0, 4)], ids=str
 )
-def test_one_process_and_others_share_the_machine_half_and_half_at_most(used: float, cores: int) -> None:
+def test_others_are_one_more_process(used: float, cores: int) -> None:
     shared = Shared(8, one=Claim())
     shared.goes_on(used)
     assert shared.counts == [cores]
     shared.goes_on(0.0)
     assert shared.counts == [8]
-
-
-def test_others_are_one_more_process_of_several() -> None:
-    shared = Shared(9, a=Claim(), b=Claim())
-    shared.goes_on(9.0)
-    assert shared.counts == [3, 3]
+    of_three = Shared(9, a=Claim(), b=Claim())
+    of_three.goes_on(9.0)
+    assert of_three.counts == [3, 3]
 
 
 @pytest.mark.parametrize(

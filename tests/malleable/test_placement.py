@@ -22,10 +22,7 @@ def test_groups_are_kept_whole():
 def test_cores_are_kept_and_given_up_where_a_process_has_fewest_of_a_group():
     assert place({"a": 4, "b": 2}, EIGHT, {"a": (0, 1, 2, 3, 4)}) == {"a": (0, 1, 2, 3), "b": (4, 5)}
     assert place({"a": 3}, EIGHT, {"a": (0, 4, 5)}) == {"a": (0, 4, 5)}
-
-
-def test_further_cores_come_from_groups_where_a_process_has_some():
-    assert place({"a": 3}, EIGHT, {"a": (4,)}) == {"a": (4, 5, 6)}
+    assert place({"a": 3}, EIGHT, {"a": (4,)}) == {"a": (4, 5, 6)}, "further ones are of its group"
 
 
 def test_more_processes_than_cores_share_by_turns():
@@ -33,22 +30,6 @@ def test_more_processes_than_cores_share_by_turns():
     found = place(dict.fromkeys("abc", 1), two, {"c": (0,)})
     assert found["c"] == (0,)
     assert sorted(core for cores in found.values() for core in cores) in ([0, 0, 1], [0, 1, 1])
-
-
-@given(
-    st.lists(st.integers(1, 3), min_size=1, max_size=6),
-    st.lists(st.frozensets(st.integers(0, 9), max_size=5), min_size=6, max_size=6),
-)
-@settings(max_examples=100, deadline=None)
-def test_everybody_gets_as_many_as_counted_and_no_core_twice(counts, had):
-    names = "abcdef"[: len(counts)]
-    asked = dict(zip(names, counts, strict=True))
-    if sum(counts) > len(EIGHT):
-        return
-    found = place(asked, EIGHT, dict(zip(names, had, strict=False)))
-    assert {name: len(cores) for name, cores in found.items()} == asked
-    given_out = [core for cores in found.values() for core in cores]
-    assert len(set(given_out)) == len(given_out)
 
 
 def test_a_process_gets_only_cores_that_it_may_use_and_others_make_room():
@@ -61,16 +42,17 @@ def test_a_process_gets_only_cores_that_it_may_use_and_others_make_room():
 def test_processes_that_may_use_the_same_few_cores_share_them_evenly():
     assert sorted(place({"a": 2, "b": 2}, EIGHT, {}, {"a": {0, 1}, "b": {0, 1}}).values()) == [(0,), (1,)]
     assert place({"a": 1, "b": 1}, EIGHT, {}, {"a": {3}, "b": {3}}) == {"a": (3,), "b": (3,)}
-
-
-def test_a_process_that_may_use_none_of_the_cores_is_placed_like_others():
-    assert place({"a": 8}, EIGHT, {}, {"a": {99}}) == {"a": tuple(range(8))}
+    assert place({"a": 8}, EIGHT, {}, {"a": {99}}) == {"a": tuple(range(8))}, (
+        "it may use none, and is placed like others"
+    )
 
 
 @given(
     st.lists(st.integers(1, 3), min_size=1, max_size=6),
-    st.lists(st.frozensets(st.integers(0, 7), min_size=1, max_size=5), min_size=6, max_size=6),
-    st.lists(st.frozensets(st.integers(0, 7), max_size=4), min_size=6, max_size=6),
+    st.lists(
+        st.just(frozenset(range(8))) | st.frozensets(st.integers(0, 7), min_size=1, max_size=5), min_size=6, max_size=6
+    ),
+    st.lists(st.frozensets(st.integers(0, 9), max_size=5), min_size=6, max_size=6),
 )
 @settings(max_examples=200, deadline=None)
 def test_as_many_cores_as_can_be_go_to_processes_that_may_use_them(counts, may, had):
@@ -82,5 +64,7 @@ def test_as_many_cores_as_can_be_go_to_processes_that_may_use_them(counts, may, 
     slots = [name for name, count in zip(names, counts, strict=True) for _ in range(count)]
     pairs = csr_array(np.array([[core in allowed[name] for core in range(8)] for name in slots]))
     given_out = [core for cores in found.values() for core in cores]
-    assert all(allowed[name].issuperset(cores) for name, cores in found.items())
+    for name, count in zip(names, counts, strict=True):
+        assert len(found[name]) <= count
+        assert allowed[name].issuperset(found[name])
     assert len(set(given_out)) == int((maximum_bipartite_matching(pairs) >= 0).sum())
