@@ -19,11 +19,6 @@ def test_shares_add_up_and_follow_the_weights(values):
     assert sorted(given_out) == [share for _, share in sorted(zip(values, given_out))]
 
 
-def test_weightless_ops_share_equally():
-    assert shares([0.0, 0.0]) == [0.5, 0.5]
-    assert shares([]) == []
-
-
 @given(weights, st.floats(0.001, 10))
 def test_ops_that_use_up_their_allotments_take_the_budget_unless_held_by_the_bounds(values, mean_s):
     left_s, shares_left, taken = mean_s * len(values), 1.0, []
@@ -38,10 +33,9 @@ def test_ops_that_use_up_their_allotments_take_the_budget_unless_held_by_the_bou
 def test_what_one_op_does_not_use_goes_to_the_next():
     assert allotment_s(2.0, 0.5, 1.0, 1.0) == 1.0
     assert allotment_s(1.9, 0.5, 0.5, 1.0) == 1.9
-
-
-def test_an_overspent_budget_leaves_a_little_for_each_op():
-    assert allotment_s(-3.0, 0.5, 0.5, 1.0) == MIN_MEANS
+    assert allotment_s(-3.0, 0.5, 0.5, 1.0) == MIN_MEANS, "an overspent budget leaves a little"
+    assert shares([0.0, 0.0]) == [0.5, 0.5]
+    assert shares([]) == []
 
 
 def test_a_measured_op_weighs_what_it_took():

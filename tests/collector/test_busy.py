@@ -48,8 +48,13 @@ def later(*, user: int = 0, nice: int = 0, idle: int = 0, waiting: int = 0, stol
     return (100 + user, nice, 50, 1000 + idle, 10 + waiting, 0, 0, stolen, 0, 0)
 
 
-def test_an_idle_machine_has_no_load(tmp_path):
-    load = watch(tmp_path, [IDLE, IDLE], [later(idle=50), later(idle=20, waiting=30)])
+@pytest.mark.parametrize(
+    ("after", "own_s"),
+    [([later(idle=50), later(idle=20, waiting=30)], 0.0), ([later(user=50), later(idle=50)], 0.5)],
+    ids=["idle", "its own use"],
+)
+def test_what_nobody_else_uses_is_no_load(tmp_path, after, own_s):
+    load = watch(tmp_path, [IDLE, IDLE], after, own_s=own_s)
     assert load == Load(0.0, 0.0, 0.0, 2)
     assert not load.disturbs
 
@@ -66,11 +71,6 @@ def test_stolen_time_counts_and_is_named(tmp_path):
     load = watch(tmp_path, [IDLE], [later(idle=30, stolen=20)])
     assert load.share == load.stolen == pytest.approx(0.4)
     assert "40% taken by other virtual machines" in load.said("used")
-
-
-def test_this_processs_own_use_is_not_held_against_it(tmp_path):
-    load = watch(tmp_path, [IDLE, IDLE], [later(user=50), later(idle=50)], own_s=0.5)
-    assert load == Load(0.0, 0.0, 0.0, 2)
 
 
 def test_work_on_a_second_hardware_thread_counts_as_work_on_its_core(tmp_path):

@@ -13,12 +13,8 @@ TWO_SOCKETS = Machine(
 )
 
 
-def test_one_thread_fills_the_whole_last_cache_twice():
-    assert eviction_bytes(TWO_SOCKETS, (0,)) == 32 * MIB
-
-
-def test_threads_of_one_cache_share_its_filling():
-    assert eviction_bytes(TWO_SOCKETS, (0, 1)) == 32 * MIB
+def test_threads_of_one_cache_fill_it_twice_together():
+    assert eviction_bytes(TWO_SOCKETS, (0,)) == eviction_bytes(TWO_SOCKETS, (0, 1)) == 32 * MIB
 
 
 def test_every_last_cache_in_use_is_filled():
@@ -42,8 +38,5 @@ def test_a_cache_of_unknown_size_is_taken_to_be_large():
     assert eviction_bytes(alone, (0,)) == 2 * UNKNOWN_CACHE_BYTES
     last = Machine("last", TWO_SOCKETS.cores, (*(Cache(2, MIB, (i,)) for i in range(4)), Cache(3, 0, (0, 1, 2, 3))))
     assert eviction_bytes(last, (0,)) == eviction_bytes(last, (0, 1, 2, 3)) == 2 * UNKNOWN_CACHE_BYTES
-
-
-def test_an_unknown_size_of_a_cache_that_is_not_used_changes_nothing():
     half = Machine("half", TWO_SOCKETS.cores, (Cache(3, 16 * MIB, (0, 1)), Cache(3, 0, (2, 3))))
-    assert eviction_bytes(half, (0, 1)) == 32 * MIB
+    assert eviction_bytes(half, (0, 1)) == 32 * MIB, "one that is not used changes nothing"

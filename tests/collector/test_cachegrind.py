@@ -16,7 +16,7 @@ from threadcast.collector.counters import cachegrind
 from threadcast.collector.counters.cachegrind import CacheSimulator
 from threadcast.collector.counters.op_counters import cachegrind_counters
 from threadcast.core import Cache, Case, Core, Machine, Measurement, Op, Sample, TensorSpec
-from threadcast.core.errors import CounterUnavailable, InvalidInput, MeasurementError
+from threadcast.core.errors import CounterUnavailable, MeasurementError
 
 SIDE = 64
 SQUARE = TensorSpec((SIDE, SIDE))
@@ -126,11 +126,6 @@ def test_a_simulation_that_takes_too_long_is_ended(stand_in):
         assert process_count() == processes
 
 
-def test_no_runs_are_refused():
-    with pytest.raises(InvalidInput, match="runs=0"):
-        CacheSimulator(MACHINE, runs=0)
-
-
 # Answers the second op with an error; the counts are those of FILE, doubled in every second part.
 SIMULATOR = """
 for option in "$@"; do case $option in --callgrind-out-file=*) out=${option#*=};; esac; done
@@ -185,11 +180,3 @@ def test_valgrind_is_told_no_cache_whose_size_is_not_known():
     options = cachegrind._cache_options(replace(MACHINE, caches=(Cache(1, 32 * 1024, (0,)), Cache(3, 0, (0,)))))
     assert [option.partition("=")[0] for option in options] == ["--D1"]
     assert cachegrind._cache_options(replace(MACHINE, caches=(Cache(1, 0, (0,)), Cache(3, 0, (0,))))) == []
-
-
-def test_simulated_counts_stand_beside_real_ones():
-    measured = Measurement(MATRIX_PRODUCT, MACHINE, Case(1), (Sample(1e-3, {"page_faults": 2.0}), Sample(2e-3)))
-    joined = cachegrind.add_counts(measured, {"cachegrind.instructions": 7.0})
-    assert joined.counter("cachegrind.instructions") == 7.0
-    assert joined.counter("page_faults") == 2.0
-    assert joined.seconds == measured.seconds

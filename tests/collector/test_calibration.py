@@ -33,12 +33,9 @@ def test_the_rate_of_a_cache_of_unknown_size_is_not_measured():
     assert set(calibrate(unsized, seconds=0.01).cache_bytes_per_s) == {3}
 
 
-def test_a_calibration_survives_json():
-    assert Calibration.from_json(json.loads(json.dumps(GOOD.to_json()))) == GOOD
-
-
-def test_a_calibration_is_copied_and_pickled():
+def test_a_calibration_survives_json_copies_and_pickles():
     assert copy.deepcopy(GOOD) == pickle.loads(pickle.dumps(GOOD)) == GOOD
+    assert Calibration.from_json(json.loads(json.dumps(GOOD.to_json()))) == GOOD
 
 
 @pytest.mark.parametrize(

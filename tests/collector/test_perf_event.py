@@ -106,20 +106,14 @@ def test_the_events_of_a_group_are_told_apart_by_their_ids():
     assert found["page_faults"].value < 10 * PAGES < found["task_clock_ns"].value
 
 
-def test_a_thread_that_exists_already_is_counted():
+def test_threads_that_exist_already_and_those_made_while_counting_are_counted():
     with commanded_thread(touch_pages) as (_, work), ThreadCounters(plan_of(PAGE_FAULTS)) as counters:
         counters.start()
         work()
-        assert faults(counters) >= PAGES
-
-
-def test_a_thread_made_while_counting_is_counted():
-    with ThreadCounters(plan_of(PAGE_FAULTS)) as counters:
-        counters.start()
         thread = threading.Thread(target=touch_pages)
         thread.start()
         thread.join()
-        assert faults(counters) >= PAGES
+        assert faults(counters) >= 2 * PAGES
 
 
 def test_only_the_threads_asked_for_are_counted():
@@ -155,6 +149,9 @@ def test_stopping_before_starting_is_an_error():
 
 
 def test_every_event_is_read_or_has_a_reason():
+    files, statuses = open_files(), availability()
+    assert open_files() == files
+    assert all(status.available == (status.reason is None) for status in statuses.values())
     with ThreadCounters() as counters:
         found = dict.fromkeys(BY_NAME)
         for _ in range(counters.passes):
@@ -166,29 +163,6 @@ def test_every_event_is_read_or_has_a_reason():
         assert (found[event.name] is None) == (event.name in counters.unavailable)
         if event.kind == "software":
             assert found[event.name] is not None
-
-
-def test_availability_names_every_event_with_its_kind_and_reason():
-    files = open_files()
-    statuses = availability()
-    assert open_files() == files
-    assert set(statuses) == set(BY_NAME)
-    for name, status in statuses.items():
-        assert status.kind == BY_NAME[name].kind
-        assert status.available == (status.reason is None)
-    assert statuses["page_faults"].available
-
-
-def test_files_are_closed_also_after_an_error():
-    def fail() -> None:
-        with ThreadCounters() as counters:
-            counters.start()
-            raise KeyError
-
-    files = open_files()
-    with pytest.raises(KeyError):
-        fail()
-    assert open_files() == files
 
 
 def test_files_are_closed_when_opening_breaks_off():
@@ -321,21 +295,6 @@ def test_groups_grow_until_the_kernel_refuses():
     groups = form_groups(WRITES, lambda group: is_counted(group, kernel=kernel))
     assert [len(group) for group in groups] == [DEBUG_REGISTERS, DEBUG_REGISTERS, 2]
     assert open_files() == files
-
-
-@pytest.mark.needs_pmu
-@pytest.mark.skipif(not availability()["instructions"].available, reason="no hardware counters here")
-def test_more_instructions_are_counted_for_more_work():
-    plan = plan_of(BY_NAME["instructions"])
-    with ThreadCounters(plan) as counters:
-        counts = []
-        for work in (10**5, 10**6):
-            counters.start()
-            sum(range(work))
-            count = counters.stop()["instructions"]
-            counts.append(count.value if count else 0.0)
-    assert counts[0] > 0
-    assert counts[1] > 3 * counts[0]
 
 
 @pytest.mark.needs_pmu

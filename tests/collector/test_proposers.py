@@ -40,12 +40,6 @@ def test_a_spread_has_as_many_different_cases_as_asked_for_or_there_are(count, c
     assert set(chosen) <= set(machine.cases())
 
 
-def test_what_was_measured_already_is_not_asked_for():
-    first, second, *_ = MACHINE.cases()
-    observed = [Measurement(OP, MACHINE, first, (Sample(1.0),))]
-    assert EveryCase().propose(OP, observed, MACHINE) == second
-
-
 def test_a_spread_of_nothing_is_refused():
     with pytest.raises(InvalidInput, match="count=0"):
         EvenlySpread(0)

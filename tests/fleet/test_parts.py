@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,18 +67,6 @@ def test_machines_that_do_other_work_are_not_the_fault_of_a_part() -> None:
     assert (len(parts.waiting()), parts.given_up) == (1, [])
 
 
-def test_an_idle_machine_that_goes_takes_nothing_with_it() -> None:
-    parts = Parts(RUNS)
-    parts.come("a", "large")
-    assert parts.gone("a") is None
-    assert not parts.finished
-    assert len(parts.waiting()) == 2
-
-
-def test_nothing_is_finished_before_the_first_machine_comes() -> None:
-    assert not Parts(RUNS).finished
-
-
 @settings(deadline=None)
 @given(st.data())
 def test_whatever_comes_and_goes_each_part_ends_once_or_is_given_up(data: st.DataObject) -> None:
@@ -105,10 +92,3 @@ def test_whatever_comes_and_goes_each_part_ends_once_or_is_given_up(data: st.Dat
 
 def test_ops_of_several_networks_are_counted_together() -> None:
     assert together([[OPS[0], OPS[1], OPS[0]], [OPS[1]]]) == {OPS[0]: 2, OPS[1]: 2}
-
-
-@pytest.mark.parametrize("size", [1, 3, 10, 11])
-def test_parts_hold_every_op_once_whatever_their_size(size: int) -> None:
-    parts = Parts(RUNS, size=size)
-    parts.come("a", "large")
-    assert [op for part in parts.waiting() for op in part.ops] == OPS

@@ -50,15 +50,12 @@ def test_model_inputs_target_and_loss_make_a_training_workload(own: Path) -> Non
     assert workload.loss(workload.model(*workload.inputs), workload.target).shape == ()
 
 
-def test_a_workload_is_taken_as_it_is(own: Path) -> None:
+def test_a_workload_is_taken_as_it_is_and_a_callable_stands_for_a_model(own: Path) -> None:
+    of_callable = load_returning(own, "(lambda x: x.relu() + 1, (x,))")
+    assert torch.equal(of_callable.model(*of_callable.inputs), torch.ones(4, 3))
+    assert not list(of_callable.model.parameters())
     workload = load_returning(own, "Workload('mine', 'big', 4, model, (x,))")
     assert (workload.name, workload.size) == ("mine", "big")
-
-
-def test_a_plain_callable_stands_for_a_model(own: Path) -> None:
-    workload = load_returning(own, "(lambda x: x.relu() + 1, (x,))")
-    assert torch.equal(workload.model(*workload.inputs), torch.ones(4, 3))
-    assert not list(workload.model.parameters())
 
 
 @pytest.mark.parametrize(
@@ -132,14 +129,11 @@ def test_a_file_that_cannot_be_imported_says_why_and_leaves_nothing_behind(own: 
     assert set(sys.modules) == modules
 
 
-def test_a_function_that_raises_is_reported_with_its_error_as_the_cause(own: Path) -> None:
+def test_a_network_that_cannot_be_built_is_an_error_of_one_line_with_its_cause(own: Path) -> None:
     own.write_text("def build():\n    raise KeyError('weights')\n")
-    with pytest.raises(NetworkError, match=r"own\.py:build raised KeyError: 'weights'") as caught:
+    with pytest.raises(NetworkError, match=r"own\.py:build raised KeyError: 'weights'") as raised:
         networks.load_spec(f"{own}:build")
-    assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_a_built_in_network_that_is_too_large_is_an_error_of_one_line() -> None:
+    assert isinstance(raised.value.__cause__, KeyError)
     with pytest.raises(NetworkError, match="lenet cannot be built: RuntimeError: ") as caught:
         networks.load_spec("lenet", batch=10**15)
     assert "\n" not in str(caught.value)

@@ -26,13 +26,6 @@ def parallel_region() -> None:
     torch.ones(1 << 17).add_(1.0)
 
 
-def test_a_team_of_one_runs_on_its_cpu_with_one_thread():
-    with ThreadTeam(CPUS[-1:]) as team:
-        assert team.run(lambda: os.sched_getaffinity(0)) == {CPUS[-1]}
-        assert team.run(torch.get_num_threads) == 1
-        assert len(team.threads) == 1
-
-
 @needs_two_cpus
 def test_each_worker_of_a_team_has_its_own_cpu():
     with ThreadTeam(CPUS[:2]) as team:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +9,6 @@ import pytest
 
 from threadcast.threads.process_cores import ProcessCores
 from threadcast.threads.step_counter import StepCounter
-from threadcast.threads.this_process import this_process
 
 
 class Subscriber:
@@ -33,7 +31,10 @@ class Pinner:
         return self.pinned, self.pins
 
 
-def test_subscribers_hear_of_every_assignment_while_they_live() -> None:
+def test_subscribers_hear_of_every_assignment_while_they_live(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: frozenset[int]) -> None:
+        raise ZeroDivisionError("not mine")
+
     cores, first, second = ProcessCores(), Subscriber(), Subscriber()
     assert cores.cpus is None
     cores.subscribe(first.hear)
@@ -45,19 +46,11 @@ def test_subscribers_hear_of_every_assignment_while_they_live() -> None:
     assert cores.cpus == {1}
     assert first.heard == [{1, 3}, {1}]
     assert heard == [{1, 3}]
-
-
-def test_a_subscriber_that_raises_keeps_nobody_else_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
-    cores, last = ProcessCores(), Subscriber()
-
-    def fail(_: frozenset[int]) -> None:
-        raise ZeroDivisionError("not mine")
-
+    last = Subscriber()
     cores.subscribe(fail)
     cores.subscribe(last.hear)
-    with caplog.at_level(logging.ERROR, "threadcast"):
-        cores.assign([0])
-    assert last.heard == [{0}]
+    cores.assign([0])
+    assert last.heard == [{0}], "one that raises keeps nobody from hearing"
     assert "not mine" in caplog.text
 
 
@@ -94,19 +87,6 @@ def test_steps_inside_steps_are_told_apart_by_thread_and_failed_ones_are_not_cou
     with pytest.raises(KeyError), steps.step():
         raise KeyError
     assert (steps.count, steps.is_counting) == (1, False)
-
-
-def test_expected_rates_are_those_last_stated() -> None:
-    steps = StepCounter()
-    assert steps.expected == {}
-    rates = {1: 2.0, 2: 3.0}
-    steps.expect(rates)
-    rates[4] = 5.0
-    assert steps.expected == {1: 2.0, 2: 3.0}
-
-
-def test_a_process_has_one_state() -> None:
-    assert this_process() is this_process()
 
 
 class Learner:
