@@ -96,12 +96,14 @@ class Sharing(RuleBasedStateMachine):
         self.shared.discard(name)
         self.send()
 
-    @rule(name=joined)
-    def obey(self, name: str) -> None:
+    @rule(name=joined, lies=st.booleans())
+    def obey(self, name: str, lies: bool) -> None:
         if self.mail[name]:
-            order = self.mail[name].popleft()
+            order, party = self.mail[name].popleft(), self.ledger.parties[name]
             self.used[name] = frozenset(order.cores)
-            self.ledger.confirm(name, order.number, order.cores)
+            before = party.granted
+            self.ledger.confirm(name, order.number, {*order.cores, *(ALL - before if lies else ())})
+            assert party.granted <= before
         self.send()
 
     @rule(name=joined, number=st.integers(0, 50), in_use=st.frozensets(st.integers(0, CORES - 1)))
@@ -152,7 +154,7 @@ class Sharing(RuleBasedStateMachine):
         """Once all orders are obeyed, everybody has its target, and lent cores are their owners' again."""
         while any(self.mail.values()):
             for name in [name for name in self.mail if self.mail[name]]:
-                self.obey(name)
+                self.obey(name, lies=False)
         present, parties = self.present(), self.ledger.parties
         for name in present:
             party = parties[name]
