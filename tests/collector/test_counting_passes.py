@@ -126,13 +126,14 @@ def test_a_thread_on_either_kind_of_core_is_counted_once():
     plan = plan_counting([CYCLES], pmus=(BIG, LITTLE), kernel=kernel)
     assert plan.names == ("cycles",)
     team = [os.getpid(), os.getppid()]  # threads that exist: their affinity is asked for
-    kernel.kind_of = dict(zip(team, (BIG.type, LITTLE.type)))
     with ThreadCounters(plan, threads=team, kernel=kernel) as counters:
         assert len(kernel.opened) == 4
         counters.start()
-        for thread in team:
-            kernel.run(thread, 1000)
-        assert counters.stop() == {"cycles": Count(2000)}
+        for kinds in ((BIG, LITTLE), (LITTLE, BIG)):
+            kernel.kind_of = {thread: kind.type for thread, kind in zip(team, kinds)}
+            for thread in team:
+                kernel.run(thread, 1000)
+        assert counters.stop() == {"cycles": Count(4000)}
     assert kernel.opened == {}
 
 

@@ -14,6 +14,7 @@ RUNS = dict.fromkeys(OPS, 1)
 
 def test_machines_of_one_kind_share_the_ops_and_other_kinds_measure_all() -> None:
     parts = Parts(RUNS, size=4)
+    assert not parts.finished, "before the first machine comes"
     for machine, kind in (("a", "large"), ("b", "large"), ("c", "small")):
         parts.come(machine, kind)
     measured: dict[str, list[Op]] = {"large": [], "small": []}
