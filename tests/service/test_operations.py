@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,11 +36,11 @@ def test_an_op_that_cannot_be_predicted_does_not_keep_it_from_being_ready(tmp_pa
 
 def test_a_damaged_store_does(settings: ServiceSettings) -> None:
     app = create_app(settings)
-    client = app.test_client()
-    assert client.get("/health/ready").status_code == 200
+    with closing(sqlite3.connect(settings.store)) as connection:  # an earlier measurement of the op measured last
+        connection.execute("UPDATE measurements SET samples = x'00' WHERE id = (SELECT max(id) - 1 FROM measurements)")
+        connection.commit()
+    assert app.test_client().get("/health/ready").status_code == 503
     app.extensions["threadcast"].store.close()
-    Path(settings.store).write_bytes(b"not a database, however long this is" * 200)
-    assert client.get("/health/ready").status_code == 503
 
 
 def test_info_shows_every_limit_with_its_unit(client: FlaskClient, settings: ServiceSettings) -> None:
