@@ -37,7 +37,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_learned(call: Callable[[int], object], tunings: Callable[[], list[Tuning]]) -> bool:
     """Whether operators are looked at in some calls. What may be spent is spent then."""
-    for number in range(4_000):  # a further kind is captured once its calls took as long as that
+    for number in range(40):
         call(number)
         for tuning in tunings():
             if isinstance(tuning.tournament.chosen, RunStage):

@@ -101,6 +101,14 @@ def test_every_step_is_run_once_and_the_faster_one_for_good() -> None:
         assert set(steps[-20:]) == {kept}
 
 
+@pytest.mark.parametrize(("planned_s", "most"), [(0.6e-3, 170), (1e-3, 330), (1.6e-3, 80)])
+def test_some_hundred_calls_of_a_millisecond_decide(planned_s: float, most: int) -> None:
+    """Of short processes many would end before rows of 50 ms were compared, and nothing would ever be known."""
+    world = World(lambda _: 1e-3, lambda _: planned_s)
+    world.run_to_verdict()
+    assert len(world.ran) <= most
+
+
 def test_a_step_after_a_change_is_not_timed() -> None:
     world = World(lambda step: 1.0, lambda step: 1.0)
     changes = {"default": 50.0, "plan": 0.0}

@@ -186,10 +186,10 @@ class PlanStore:
             return True
         return False
 
-    def drop(self, graph: OpGraph) -> None:
-        """Delete the plan stored for this graph, and what is noted of a backend."""
+    def drop(self, graph: OpGraph, *, backend: bool = True) -> None:
+        """Delete the plan stored for this graph, and with `backend` what is noted of one."""
         try:
-            for suffix in ("json", "backend"):
+            for suffix in ("json", "backend") if backend else ("json",):
                 self._path(_text(graph), suffix).unlink(missing_ok=True)
         except OSError as error:
             _logger.warning("an old plan stays: %s", error)

@@ -78,7 +78,7 @@ class CallPlans:
         """Delete a plan that was stored before it was compared, and has lost."""
         stored = self._stored.get(variant_plan)
         if stored is not None and stored.step_s is None:
-            self._plans.drop(variant_plan.unfused)
+            self._plans.drop(variant_plan.unfused, backend=False)
             del self._stored[variant_plan]
 
     def drop(self, captured: Captured) -> None:
