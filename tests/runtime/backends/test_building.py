@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,43 +16,63 @@ from torch import Tensor
 
 from threadcast.runtime.backends import building
 from threadcast.runtime.backends.building import Search
+from threadcast.runtime.backends.exported import Exported
+from threadcast.runtime.backends.frozen import TensorCall
+from threadcast.runtime.backends.libraries import LIBRARIES, Library
 from threadcast.runtime.backends.program_file import ReadProgram
-from threadcast.runtime.backends.ways import Options, Way
+from threadcast.runtime.backends.ways import Options
 from threadcast.runtime.plans.backend_history import BackendHistory, Forecast, NetworkKind
 
 Messages = list[dict[str, Any]]
 
 
+class Fake(Library):
+    """Answers with what `answer` makes of the argument; without one it cannot build anything."""
+
+    def __init__(self, answer: Callable[[Tensor], Tensor] | None) -> None:
+        self.answer, self.convolved = answer, list[bool]()
+
+    def build(self, program: Exported, cores: int, *, convolves: bool) -> Path:
+        self.convolved.append(convolves)
+        if self.answer is None:
+            raise RuntimeError("it has no such form\nnor any other")
+        return program.folder
+
+    def open(self, file: Path, cores: int, example: Sequence[Tensor]) -> TensorCall:
+        answer = self.answer
+        assert answer is not None
+        return lambda tensors: [answer(tensors[0])]
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Messages]:
-    """Runs a search among "numpy" and "math" (cannot be built); numpy's answers are `times` the arguments."""
-
-    def built_by(self: Search, backend: str) -> tuple[Way, Path]:
-        if backend == "math":
-            raise RuntimeError("it has no such form\nnor any other")
-        return Way(backend, "2 threads"), tmp_path
+    """Runs a search of `x * 2` among "math", which cannot be built, and "numpy"."""
 
     def searched(
         *, close: float, waiting_s: float = 0.0, history: BackendHistory | None = None,
-        answer: Callable[[Tensor], Tensor] = lambda x: x * 2,
+        answer: Callable[[Tensor], Tensor] = lambda x: x * 2, kind: NetworkKind = "pointwise",
     ) -> Messages:  # fmt: skip
         waited = count()
         monkeypatch.setattr(building, "_waited_s", lambda: next(waited) * waiting_s)
-        monkeypatch.setattr(building, "opened", lambda *_: lambda tensors: [answer(tensors[0])])
-        monkeypatch.setattr(Search, "_built_by", built_by)
+        for name, library in (("math", Fake(None)), ("numpy", Fake(answer))):
+            monkeypatch.setitem(LIBRARIES, name, library)
         program = ReadProgram(torch.fx.symbolic_trace(lambda x: (x * 2,)), (torch.ones(3),))
         messages: Messages = []
-        options = Options(["math", "numpy"], 2, "pointwise", close, None)
+        options = Options(["math", "numpy"], 2, kind, close, None)
         Search(program, options, tmp_path, lambda **one: messages.append(one)).run(history or BackendHistory(None))
         return messages
 
     return searched
 
 
-def test_a_way_that_is_near_the_fastest_is_reported(run: Callable[..., Messages]) -> None:
-    cannot, built = run(close=1e9)
+@pytest.mark.parametrize(("kind", "convolves"), [("convolutions", True), ("products", False)])
+def test_a_way_that_is_near_the_fastest_is_reported(
+    run: Callable[..., Messages], kind: NetworkKind, convolves: bool
+) -> None:
+    cannot, built = run(close=1e9, kind=kind)
     assert cannot == {"left_out": "math", "reason": "it has no such form"}
-    assert built["built"]["way"] == ("numpy", "2 threads")
+    assert built["built"]["backend"] == "numpy"
+    assert vars(LIBRARIES["numpy"])["convolved"] == [convolves]
 
 
 @pytest.mark.parametrize(
@@ -90,51 +110,23 @@ def test_freed_memory_is_kept_where_the_caller_keeps_it(keeps: bool, regime: str
     assert found.stdout.strip() == regime
 
 
-def test_a_way_that_is_slower_than_the_fastest_is_left_out(run: Callable[..., Messages]) -> None:
-    slower = run(close=1e-9)[-1]
-    assert slower["left_out"] == "numpy, 2 threads"
-    assert "the fastest so far takes" in slower["reason"]
-
-
-def test_disturbed_times_leave_nothing_out(run: Callable[..., Messages]) -> None:
-    assert run(close=1e-9, waiting_s=1e6)[-1]["built"]["gain"] is None
-
-
-def test_only_undisturbed_times_are_stored(run: Callable[..., Messages], tmp_path: Path) -> None:
+def test_a_way_that_is_slower_than_the_fastest_is_left_out_unless_others_disturbed_it(
+    run: Callable[..., Messages], tmp_path: Path
+) -> None:
     path = tmp_path / "backends.json"
-    run(close=1.0, waiting_s=1e6, history=BackendHistory(path))
-    assert not path.exists()
-    run(close=1.0, history=BackendHistory(path))
+    assert run(close=1e-9, waiting_s=1e6, history=BackendHistory(path))[-1]["built"]["gain"] is None
+    assert not path.exists(), "nothing is known"
+    slower = run(close=1e-9, history=BackendHistory(path))[-1]
+    assert slower["left_out"] == "numpy"
+    assert "the fastest so far takes" in slower["reason"]
     assert '"numpy"' in path.read_text()
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("convolutions", True), ("products", False), ("pointwise", False)])
-def test_inductor_packs_the_weights_of_convolutions_only(
-    kind: NetworkKind, wanted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("most", "built"), [(0.5, False), (1.0, False), (1.03, False), (2.0, True)])
+def test_a_backend_that_is_expected_to_gain_too_little_is_never_built(
+    most: float, built: bool, run: Callable[..., Messages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bool] = []
-
-    def write(program: Any, folder: Path, cores: int, *, freezing: bool) -> Path:
-        asked.append(freezing)
-        return folder / "compiled.so"
-
-    monkeypatch.setattr(building, "write_package", write)
-    monkeypatch.setattr(Search, "_program", lambda self: None)
-    monkeypatch.setattr(building, "opened", lambda *_: lambda tensors: [tensors[0] * 2])
-    program = ReadProgram(torch.fx.symbolic_trace(lambda x: (x * 2,)), (torch.ones(3),))
-    messages: Messages = []
-    options = Options(["torch.compile"], 2, kind, 1e6, None)
-    Search(program, options, tmp_path, lambda **one: messages.append(one)).run(BackendHistory(None))
-    assert asked == [wanted]
-    assert any("built" in message for message in messages)
-
-
-@pytest.mark.parametrize("most", [0.5, 2.0])
-def test_a_backend_that_is_expected_to_lose_is_never_built(
-    most: float, run: Callable[..., Messages], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(BackendHistory, "forecast", lambda *_, **__: Forecast(min(1.0, most), most, 1.0))
+    monkeypatch.setattr(BackendHistory, "forecast", lambda *_, **__: Forecast(min(0.9, most), most, 1.0))
     messages = run(close=1e9)
-    reason = "it is expected to gain 0.5 at most, and 1 is gained already"
-    left_out = [{"left_out": name, "reason": reason} for name in ("math", "numpy")]
-    assert (messages == left_out) == (most < 1)
+    reasons = [message.get("reason", "") for message in messages]
+    assert all("beyond a gain of 1 it is expected to gain 0" in reason for reason in reasons) != built

@@ -23,7 +23,7 @@ from threadcast.runtime.backends import search as search_module
 from threadcast.runtime.backends.building import opened as opened_by_it
 from threadcast.runtime.backends.frozen import TensorCall
 from threadcast.runtime.backends.search import BACKENDS
-from threadcast.runtime.backends.ways import installed
+from threadcast.runtime.backends.libraries import installed
 
 pytestmark = pytest.mark.usefixtures("folder")
 CPUS = sorted(os.sched_getaffinity(0))

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-import torch
-from torch.export import ExportedProgram
-
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.backends.compiled import package_call, write_package
-from threadcast.runtime.backends.exported import write_onnx
+from threadcast.runtime.backends.exported import Exported, cpu_s
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.index_ranges import IndexRanges, index_ranges
 from threadcast.runtime.backends.inside import Inside
-from threadcast.runtime.backends.onnx_libraries import request, session, write_optimised
+from threadcast.runtime.backends.libraries import LIBRARIES
 from threadcast.runtime.backends.probes import Probes
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, name_of
-from threadcast.runtime.backends.ways import Built, Options, Way
-from threadcast.runtime.backends.written_out import written_out
-from threadcast.runtime.plans.backend_history import PROGRAM, BackendHistory, Shape
+from threadcast.runtime.backends.ways import Built, Options
+from threadcast.runtime.plans.backend_history import PROGRAM, WORTH, BackendHistory, Shape
 from threadcast.threads.memory import return_freed_memory
 
 COMPARED_S = 0.15
@@ -47,27 +41,18 @@ class _Times:
     calm: bool
 
 
-def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
-    """Return the call of a way that this module has built into `file` for the program of `flat`."""
-    if way.backend == "onnxruntime":
-        return session(file, cores)
-    if way.backend != "openvino":
-        return package_call(file, flat.tensors(flat.example))
-    return request(file, cores)
-
-
 class Search:
     """Builds, checks and times the backends for one program in a folder; `send` takes what there is to tell."""
 
     def __init__(
         self, program: ReadProgram, options: Options, folder: Path, send: Callable[..., None], *, began_s: float = 0.0
     ) -> None:
-        self._options, self._folder, self._send = options, folder, send
+        self._options, self._send = options, send
         self._read = program
         arguments = enumerate(program.example)
         self._infinite = [at for at, one in arguments if one.is_floating_point() and bool(one.isinf().any())]
         self._flat = FlatModule(program.module, (program.example, {}))
-        self._program_exported: ExportedProgram | None = None
+        self._exported = Exported(program, folder)
         self._inside = Inside(program)
         self._best_s = float("inf")
         self._built: dict[str, Built] = {}
@@ -78,6 +63,7 @@ class Search:
         self._shares: dict[str, float] = {}
         """Those that no other work has disturbed."""
         self._costs_s = {PROGRAM: cpu_s() - began_s}
+        """CPU seconds of building each, and of what is done once for all."""
 
     @property
     def history(self) -> Path | None:
@@ -89,20 +75,22 @@ class Search:
         """Report the fastest way of each backend as soon as it is known; build none that is expected to be slower."""
         kind, shape, failed = self._options.kind, Shape(*self._options.shape), list[str]()
         for backend in history.ordered(self._options.among, kind, shape):
-            most, best = history.forecast(backend, kind, self._found, shape).most, 1 / min([1.0, *self._found.values()])
-            if most <= best:
-                self._leave_out(backend, f"it is expected to gain {most:.3g} at most, and {best:.3g} is gained already")
+            best = 1 / min([1.0, *self._found.values()])
+            left = history.forecast(backend, kind, self._found, shape).beyond(best)
+            if left < WORTH:
+                self._leave_out(backend, f"beyond a gain of {best:.3g} it is expected to gain {left - 1:.2%}")
                 continue
-            before_s = cpu_s() - self._costs_s[PROGRAM]
+            before_s = cpu_s() - self._exported.cost_s
             try:
                 self._try(backend)
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others remain
                 self._leave_out(backend, error)
             if backend not in self._found:
                 failed.append(backend)
-            self._costs_s[backend] = cpu_s() - self._costs_s[PROGRAM] - before_s
+            self._costs_s[backend] = cpu_s() - self._exported.cost_s - before_s
             self._store()
             return_freed_memory()
+        self._costs_s[PROGRAM] += self._exported.cost_s
         history.add(kind, self._shares, self._costs_s, shape=shape, failed=failed)
 
     def _store(self) -> None:
@@ -121,13 +109,13 @@ class Search:
         reason = self._integers.refused and f"{self._integers.refused} may raise because of values"
         if (reason := reason or self._inside.refused(backend)) is not None:
             raise CaptureError(reason)
-        began_s = time.process_time()
-        if backend != "torch.compile":
-            importlib.import_module(backend)
+        library, cores, began_s = LIBRARIES[backend], self._options.cores, time.process_time()
+        for needed in library.needs[-1:]:
+            importlib.import_module(needed)
         import_s = time.process_time() - began_s
-        way, file = self._built_by(backend)
+        file = library.build(self._exported, cores, convolves=self._options.kind == "convolutions")
         began_s = time.process_time()
-        call = opened(way, file, self._options.cores, self._flat)
+        call = library.open(file, cores, self._read.example)
         open_s = import_s + time.process_time() - began_s
         self._flat.check(call)
         times = self._times(call)
@@ -139,27 +127,11 @@ class Search:
         if times.calm:
             self._shares[backend], self._best_s = share, min(fastest_s, times.call_s)
         if is_slow:
-            self._leave_out(way, f"{times.call_s:.3g} s a call; the fastest so far takes {fastest_s:.3g} s")
+            self._leave_out(backend, f"{times.call_s:.3g} s a call; the fastest so far takes {fastest_s:.3g} s")
             return
         gain = 1 / share if times.calm else None
-        self._built[backend] = Built(way, str(file), times.call_s, open_s, self._integers.arguments, gain)
+        self._built[backend] = Built(backend, str(file), times.call_s, open_s, self._integers.arguments, gain)
         self._send(built=asdict(self._built[backend]))
-
-    def _built_by(self, backend: str) -> tuple[Way, Path]:
-        """Build the way of a backend; return it and its file."""
-        cores = self._options.cores
-        if backend == "torch.compile":
-            with self._for_all():
-                program = self._program()
-            freezes = self._options.kind == "convolutions"
-            return Way(backend, ""), write_package(program, self._folder, cores, freezing=freezes)
-        file = self._folder / "model.onnx"
-        if not file.exists():
-            with self._for_all():
-                write_onnx(self._program(), file)
-        if backend == "onnxruntime":
-            file = write_optimised(file)
-        return Way(backend, f"{cores} threads"), file
 
     @cached_property
     def _integers(self) -> IndexRanges:
@@ -168,20 +140,6 @@ class Search:
     @cached_property
     def _probes(self) -> Probes:
         return Probes(self._read, self._integers.arguments)
-
-    @contextmanager
-    def _for_all(self) -> Iterator[None]:
-        """Count what is done for all backends."""
-        before_s = cpu_s()
-        try:
-            yield
-        finally:
-            self._costs_s[PROGRAM] += cpu_s() - before_s
-
-    def _program(self) -> ExportedProgram:
-        if self._program_exported is None:
-            self._program_exported = _exported(self._read)
-        return self._program_exported
 
     def _times(self, call: TensorCall) -> _Times:
         """Time a call of a backend, and of the program in PyTorch. They run by turns."""
@@ -205,15 +163,6 @@ class Search:
     def _leave_out(self, what: object, reason: object) -> None:
         lines = str(reason).strip().splitlines() or [type(reason).__name__]
         self._send(left_out=str(what), reason=lines[0])
-
-
-def _exported(program: ReadProgram) -> ExportedProgram:
-    return torch.export.export(written_out(program.module), program.example)
-
-
-def cpu_s() -> float:
-    """CPU seconds of this process and of the compilers that it has run."""
-    return sum(os.times()[:4])
 
 
 def _waited_s() -> float:

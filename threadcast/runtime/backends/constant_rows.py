@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from threadcast.runtime.backends.program_values import Memories
+from threadcast.runtime.backends.program_values import is_written
 
 aten = torch.ops.aten
 _MEANS = (aten.mean.default, aten.mean.dim, aten.var_mean.correction, aten.std_mean.correction)
@@ -102,11 +102,9 @@ def differences_from_mean(module: fx.GraphModule) -> dict[fx.Node, Sequence[int]
 
     [] are all dimensions.
     """
-    nodes = list(module.graph.nodes)
-    written = Memories(nodes).written
     found: dict[fx.Node, Sequence[int]] = {}
-    for node in nodes:
-        if node.target is aten.sub.Tensor and not node.kwargs and written.isdisjoint(node.all_input_nodes):
+    for node in module.graph.nodes:
+        if node.target is aten.sub.Tensor and not node.kwargs and not any(map(is_written, node.all_input_nodes)):
             dims = _dims_of_mean(node.args[1], node.args[0])
             if dims is not None:
                 found[node] = dims

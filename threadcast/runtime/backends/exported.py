@@ -1,11 +1,13 @@
-"""Writes an exported PyTorch program to an ONNX file, for other runtimes."""
+"""A program as other libraries take it: exported by PyTorch, and written as ONNX."""
 
 from __future__ import annotations
 
 import operator
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +17,44 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
 from threadcast.core.errors import CaptureError
+from threadcast.runtime.backends.program_file import ReadProgram
+from threadcast.runtime.backends.written_out import written_out
+
+
+class Exported:
+    """A program, each form of which is made once for all libraries, with its files in `folder`."""
+
+    def __init__(self, read: ReadProgram, folder: Path) -> None:
+        self._read, self.folder = read, folder
+        self.cost_s = 0.0
+        """CPU seconds that its forms have taken so far."""
+
+    @cached_property
+    def program(self) -> ExportedProgram:
+        """As PyTorch exports it."""
+        with self._counted():
+            return torch.export.export(written_out(self._read.module), self._read.example)
+
+    @cached_property
+    def onnx(self) -> Path:
+        """The file that `write_onnx` writes."""
+        program, path = self.program, self.folder / "model.onnx"
+        with self._counted():
+            write_onnx(program, path)
+        return path
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        began_s = cpu_s()
+        try:
+            yield
+        finally:
+            self.cost_s += cpu_s() - began_s
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and of the compilers that it has run."""
+    return sum(os.times()[:4])
 
 
 def write_onnx(program: ExportedProgram, path: Path) -> None:

@@ -17,7 +17,7 @@ from threadcast.capture.graph.dependencies import may_raise
 from threadcast.capture.graph.program import Node
 from threadcast.runtime.backends.number_guard import Range, range_of
 from threadcast.runtime.backends.program_file import ReadProgram
-from threadcast.runtime.backends.program_values import Memories, operator_of, varying
+from threadcast.runtime.backends.program_values import operator_of, varying
 
 MOST = 2**20
 """Largest size of integers that arguments are taken to have where nothing says more, more than any vocabulary's. Calls
@@ -85,7 +85,7 @@ class _Indices(fx.Interpreter):
         super().__init__(program.module)
         self.extra_traceback = False
         self._example = program.example
-        self._varying = set(varying(program.module, Memories(list(program.module.graph.nodes))))
+        self._varying = set(varying(program.module))
         self._last = next((n for n in reversed(program.module.graph.nodes) if self._takes_indices(n)), None)
         self._is_example = True
         self.refused: str | None = None

@@ -22,7 +22,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from threadcast.runtime.backends.program_file import ReadProgram
-from threadcast.runtime.backends.program_values import Memories, name_of, varying
+from threadcast.runtime.backends.program_values import name_of, varying
 
 COMPILED = "torch.compile"
 """The backend that runs PyTorch's own kernels where it has no code of its own."""
@@ -54,7 +54,7 @@ class Inside:
 
     def __init__(self, read: ReadProgram) -> None:
         self._read = read
-        self._varying = list(varying(read.module, Memories(list(read.module.graph.nodes))))
+        self._varying = list(varying(read.module))
         self._observed: _Observed | None = None
         self._arises: str | None = None
         self._dependent: dict[bool, str | None] = {}

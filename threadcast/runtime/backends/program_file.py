@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.dependencies import is_random, memories
+from threadcast.capture.graph.dependencies import is_random, memories, writes
 from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import AsNumber, Ref, decode, encode, find_refs
 from threadcast.core.errors import CaptureError
@@ -55,12 +55,6 @@ class ProgramFile:
     def views(self) -> list[Tensor]:
         """The tensors that hold this memory."""
         return held_by(self.tensors)
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the whole file."""
-        last = self.offsets[-1] + self.tensors[-1].nbytes if self.tensors else 0
-        return max(last, _LENGTH_BYTES + len(self.head))
 
     def weights_digest(self) -> str:
         """The SHA-256 of the weights; of 434 MB (BERT-base) in 0.3 s."""
@@ -117,6 +111,7 @@ def program_file(captured: Captured) -> ProgramFile:
             None if at in left_to_caller else _described(node, positions) for at, node in enumerate(program.nodes)
         ],
         "outputs": [positions[output] for output in outputs],
+        **dict(zip(("varying", "memory"), _followed(captured), strict=True)),
         "examples": [numbers[slot] for slot, entry in enumerate(program.inputs) if entry.role == "input"],
     }
     at = 0
@@ -196,6 +191,21 @@ def _check(captured: Captured, outputs: Sequence[Any], left_to_caller: Collectio
         raise CaptureError("the module returns a parameter or a view of an argument, of which backends make copies")
 
 
+def _followed(captured: Captured) -> tuple[list[int], list[tuple[int, int]]]:
+    """The slots of values that depend on arguments, and those of values that are written to, each with its memory."""
+    program = captured.program
+    first, memory = len(program.inputs), memories(program.nodes, program.inputs)
+    written = {memory[ref.slot] for node in program.nodes for ref in writes(node)}
+    place = [one if one in written else slot for slot, one in enumerate(memory)]
+    dependent = {place[slot] for slot, entry in enumerate(program.inputs) if entry.role == "input"}
+    varying = []
+    for slot, node in enumerate(program.nodes, first):
+        if any(place[ref.slot] in dependent for ref in node.refs()):
+            varying.append(slot)
+            dependent |= {place[slot], *(place[ref.slot] for ref in writes(node))}
+    return varying, [(slot, one) for slot, one in enumerate(memory) if one in written]
+
+
 def results_share_memory(captured: Captured) -> bool:
     """Return whether results of the program may share memory with one another."""
     program = captured.program
@@ -263,10 +273,15 @@ def _module(document: dict[str, Any], tensors: list[Tensor]) -> fx.GraphModule:
     for i, ref in enumerate(refs):
         numbers[ref.slot].append(i)
 
+    varying, memory = set(document["varying"]), dict(document["memory"])
+
     def define(slot: int, node: fx.Node) -> None:
+        meta = {"varying": slot in varying, **({"memory": memory[slot]} if slot in memory else {})}
+        node.meta |= meta
         for i in numbers[slot]:
             item = refs[i].item
             values[i] = node if item is None else graph.call_function(operator.getitem, (node, item))
+            values[i].meta |= meta
 
     for slot in document["inputs"]:
         define(slot, graph.placeholder(f"argument_{slot}"))

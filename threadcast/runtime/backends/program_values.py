@@ -1,74 +1,65 @@
-"""A program's values: which lie in one memory, which an operator writes to, and the names of operators."""
+"""A program's values: which depend on its arguments, which are the same in every call, and the names of operators.
+
+A node's `meta` says whether it is "varying", and in which "memory" it lies where an operator writes to that
+(`program_file`); of a program that does not say so all values are varying.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from threadcast.capture.graph.dependencies import DECLARING, UNDECLARED_VIEWS, UNDECLARED_WRITES
+_MOST_BYTES = 2**20
+"""Largest size of what is computed beforehand: to load more takes longer than to compute it."""
 
 
-class Memories:
-    """Which of a program's values, in its order, may lie in one memory, and which of them operators write to."""
-
-    def __init__(self, nodes: Sequence[fx.Node]) -> None:
-        self._together = {node: [node] for node in nodes}
-        self._writes: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
-        for node in nodes:
-            for one, writes in _shared(node):
-                self._writes[node] += [one] if writes else []
-                together, others = self._together[one], self._together[node]
-                if together is not others:
-                    together += others
-                    self._together |= dict.fromkeys(others, together)
-        self.written = {other for node in nodes for other in self.written_by(node)}
-        """The values in memory that an operator writes to."""
-
-    def written_by(self, node: fx.Node) -> list[fx.Node]:
-        """Return the values in the memory that an operator writes to."""
-        return [other for one in self._writes[node] for other in self._together[one]]
-
-    def alike(self, node: fx.Node) -> Collection[fx.Node]:
-        """Return the values in the memory of a value that an operator writes to; of others only itself."""
-        return self._together[node] if node in self.written else (node,)
-
-
-def _shared(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
-    """The arguments whose memory an operator may return, or write to; with whether it may write."""
-    if node.op != "call_function":
-        return
-    if not isinstance(node.target, OpOverload):  # getitem
-        yield from ((one, False) for one in node.all_input_nodes)
-        return
-    schema = node.target._schema
-    known = node.target.namespace in DECLARING
-    given = dict(zip((argument.name for argument in schema.arguments), node.args)) | node.kwargs
-    views = UNDECLARED_VIEWS.get(schema.name)
-    writes = () if given.get("training") is False else UNDECLARED_WRITES.get(schema.name, ())
-    for argument in schema.arguments:
-        shares = argument.alias_info is not None or argument.name == views or argument.name in writes
-        value = given.get(argument.name)
-        if value is None or (known and not shares):
-            continue
-        does = argument.name in writes or (argument.alias_info is not None and argument.alias_info.is_write)
-        for one in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(one, fx.Node):
-                yield one, does
-
-
-def varying(module: fx.GraphModule, memories: Memories) -> Iterator[fx.Node]:
+def varying(module: fx.GraphModule) -> Iterator[fx.Node]:
     """Yield what operators return that depends on the program's arguments, in its order."""
-    dependent: set[fx.Node] = set()
+    return (node for node in module.graph.nodes if node.op == "call_function" and node.meta.get("varying", True))
+
+
+def is_written(node: fx.Node) -> bool:
+    """Whether an operator writes to the memory of a value."""
+    return "memory" in node.meta
+
+
+def constants(module: fx.GraphModule) -> tuple[dict[fx.Node, Tensor], set[fx.Node]]:
+    """Return the values that are the same in every call, and the operators that are not needed with these.
+
+    Exporters take long to trace and to fold these, and longest where masks are written to (Swin: 3 of 5 s).
+    """
+    varies, values = set(varying(module)), dict[Any, Any]()
     for node in module.graph.nodes:
-        if node.op == "call_function" and any(one in dependent for one in node.all_input_nodes):
-            yield node
-        elif node.op != "placeholder":
-            continue
-        dependent.update(memories.alike(node))
+        if node.op == "get_attr":
+            values[node] = getattr(module, node.target)
+        elif node.op == "call_function" and node not in varies:
+            values[node] = node.target(*fx.map_arg(node.args, values.get), **fx.map_arg(node.kwargs, values.get))
+    fixed = [node for node in values if node.op == "call_function"]
+    weights = {value.untyped_storage()._cdata for node, value in values.items() if node.op == "get_attr"}
+
+    def is_small(value: Any) -> bool:
+        own = isinstance(value, Tensor) and value.untyped_storage()._cdata not in weights
+        return own and value.nbytes <= _MOST_BYTES
+
+    known = {node for node in fixed if not is_written(node) and is_small(values[node])}
+    together = defaultdict(list)
+    for node in fixed:
+        together[node.meta.get("memory", node)].append(node)
+    pending = [one for node in varies for one in node.all_input_nodes if one not in known]
+    pending += [one for node in module.graph.nodes if node.op == "output" for one in node.all_input_nodes]
+    needed = set[fx.Node]()
+    while pending:
+        node = pending.pop()
+        if node in values and node not in needed:
+            needed.add(node)
+            pending += [*node.all_input_nodes, *together[node.meta.get("memory", node)]]
+    used = {one for node in varies for one in node.all_input_nodes} & known - needed
+    return {node: values[node].contiguous().clone() for node in used}, set(fixed) - needed - used
 
 
 def operator_of(node: fx.Node) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +20,8 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.backends.building import opened
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
+from threadcast.runtime.backends.libraries import LIBRARIES, has
 from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.program_file import (
     ProgramFile,
@@ -36,7 +35,7 @@ from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.backends.search_process import SearchProcess, end_kept, give_back, keep, lent
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, key_of
-from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, Built, Options, has
+from threadcast.runtime.backends.ways import Built, Options
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.plans.backend_history import network_kind, shape_of
 from threadcast.runtime.tuner.candidate import Contender, backend
@@ -45,8 +44,8 @@ from threadcast.threads.memory import memory_regime
 
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
-CALLER_S = 2.0
-"""Longest time in seconds that a search takes from its caller, in all calls of `start` and `poll` together."""
+OPENING_S = 2.0
+"""Longest time in seconds that a caller who does not wait for the search may be kept by opening a backend."""
 CLOSE = 1.3
 """Ratio to the fastest way's seconds up to which another way is opened too: the seconds of the same backend at the same
 setting differ by 10 to 20 % between two processes."""
@@ -76,8 +75,7 @@ class BackendSearch:
     A process (`search_process`) builds, checks and times `among`, the likeliest first, for `cores` cores, unless they
     are expected to be slower than what was found. It needs 5 to 60 s of CPU time. A way is opened if its call takes up
     to `close` times the seconds of the fastest that is known. What earlier searches found is in the file `history`, one
-    for each kind of machine; None: nothing is stored. All calls of `start` and `poll` together take up to `limit_s`
-    seconds; those of unlimited polls do not count.
+    for each kind of machine; None: nothing is stored.
 
     With `cpus` backends run on these CPUs only, and so does the search. OpenVINO, whose threads all models of a process
     share, and which chooses their CPUs itself, is not among them.
@@ -87,16 +85,16 @@ class BackendSearch:
 
     def __init__(
         self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], captured: Captured, cores: int, *,
-        result: Any, among: Sequence[str] = BACKENDS, close: float = CLOSE, limit_s: float = CALLER_S,
-        history: Path | None = None, cpus: Sequence[int] | None = None,
+        result: Any, among: Sequence[str] = BACKENDS, close: float = CLOSE, history: Path | None = None,
+        cpus: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self._module, self._arguments, self._captured = module, arguments, captured
         self._result = result
-        among = [name for name in among if name not in NEEDED or has(name)]
+        among = list(filter(has, among))
         self.left_out: dict[str, str] = {}
         """Backends and settings that are left out, and why."""
         if cpus is not None:
-            for name in CHOOSES_CPUS.intersection(among):
+            for name in [name for name in among if LIBRARIES[name].chooses_cpus]:
                 self._leave_out(name, f"it chooses CPUs itself, and the model is to keep to {list(cpus)}")
                 among.remove(name)
         history_path = None if history is None else str(history)
@@ -104,10 +102,6 @@ class BackendSearch:
         keeps = memory_regime() == "kept"
         shape = shape_of(captured.graph)
         self._options = Options(among, cores, kind, close, history_path, own, keeps, shape=shape)
-        self._limit_s = limit_s
-        self.caller_s = 0.0
-        """Seconds that the search has taken so far from a caller that did not wait for it."""
-        self._unlimited = False
         self._ways = None if history is None else WayStore(history.with_name(WAYS))
         self._over = self._all_built = self._told_all = False
         self._stored = ""
@@ -136,49 +130,44 @@ class BackendSearch:
 
     def start(self) -> None:
         """Start the search; returns after some hundredths of a second. The module's weights are read a little later."""
-        with self._counted():
-            try:
-                if any(part.training for part in self._module.modules()):
-                    raise CaptureError("the module is in training mode")
-                content = program_file(self._captured)
-                self._versions = WeightVersions(held_tensors(self._captured), weakly=self._captured.weakly)
-                self._returned = returned_arguments(self._captured)
-                self._draws = tuple(unused_draws(self._captured).values())
-                results = enumerate(pytree.tree_leaves(self._result))
-                self._memory = ResultMemory([one for at, one in results if at not in self._returned])
-                if results_share_memory(self._captured) and not self._memory.shares:
-                    raise CaptureError("results of the module may share memory, and did not in the example")
-            except (CaptureError, RuntimeError) as error:
-                self._end("every backend", str(error))
-                end_kept(waits=False)  # which `begin_process` may have begun for this one
-                return
-            # without gaps, as the program that the backends are built for
-            self._arguments = pytree.tree_map_only(Tensor, lambda value: dense(value).clone(), self._arguments)
-            self._result = pytree.tree_map_only(Tensor, torch.clone, self._result)
-            if self._found_before(content):
-                return
-            try:
-                self._process = lent(self._options)
-                self._dropped = weakref.finalize(self, self._process.close)
-                self._dropped.atexit = False  # it ends with this process in any case
-                self._process.begin(content, self._options)
-                self._process.wait(0.0 if self._process.heard else _BEGINS_S)
-            except OSError as error:
-                self.broken_off = True
-                self._end("every backend", f"no process can be started: {error.strerror}")
+        try:
+            if any(part.training for part in self._module.modules()):
+                raise CaptureError("the module is in training mode")
+            content = program_file(self._captured)
+            self._versions = WeightVersions(held_tensors(self._captured), weakly=self._captured.weakly)
+            self._returned = returned_arguments(self._captured)
+            self._draws = tuple(unused_draws(self._captured).values())
+            results = enumerate(pytree.tree_leaves(self._result))
+            self._memory = ResultMemory([one for at, one in results if at not in self._returned])
+            if results_share_memory(self._captured) and not self._memory.shares:
+                raise CaptureError("results of the module may share memory, and did not in the example")
+        except (CaptureError, RuntimeError) as error:
+            self._end("every backend", str(error))
+            end_kept(waits=False)  # which `begin_process` may have begun for this one
+            return
+        # without gaps, as the program that the backends are built for
+        self._arguments = pytree.tree_map_only(Tensor, lambda value: dense(value).clone(), self._arguments)
+        self._result = pytree.tree_map_only(Tensor, torch.clone, self._result)
+        if self._found_before(content):
+            return
+        try:
+            self._process = lent(self._options)
+            self._dropped = weakref.finalize(self, self._process.close)
+            self._dropped.atexit = False  # it ends with this process in any case
+            self._process.begin(content, self._options)
+            self._process.wait(0.0 if self._process.heard else _BEGINS_S)
+        except OSError as error:
+            self.broken_off = True
+            self._end("every backend", f"no process can be started: {error.strerror}")
 
     def poll(self, *, unlimited: bool = False) -> Contender | None:
         """Return a contender that is new and ready to run; None where there is none yet, which takes microseconds.
 
         Call this between steps. `unlimited`: the caller waits for the search, which may take any time then.
         """
-        self._unlimited = unlimited
         if not self._built:
             self._listen()
-        if self._built and not self._over:
-            with self._counted():
-                return self._opened(self._built.popleft())
-        return None
+        return self._opened(self._built.popleft(), unlimited=unlimited) if self._built and not self._over else None
 
     def wait(self, timeout_s: float) -> float:
         """Let it work, and return when `poll` has something to do, or after `timeout_s` seconds.
@@ -229,8 +218,7 @@ class BackendSearch:
             return
         found = self._process.read()
         if found is not None:
-            with self._counted():
-                self._receive(found)
+            self._receive(found)
 
     def _receive(self, found: bytes) -> None:
         """Take note of messages; nothing at all means that the other process has ended."""
@@ -258,22 +246,21 @@ class BackendSearch:
         if not self._built:
             self.close()
 
-    def _opened(self, built: Built) -> Contender | None:
+    def _opened(self, built: Built, *, unlimited: bool) -> Contender | None:
         """Open a way and check its result; None where that takes too long, or fails."""
         contender, needed_s = None, (built.open_s + built.call_s) * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        if not self._unlimited and self.caller_s + needed_s > self._limit_s:
-            taken = f"the search has taken {self.caller_s:.2g} of {self._limit_s:g} s"
-            self._leave_out(str(built.way), f"opening it takes {needed_s:.2g} s, and {taken}")
+        if not unlimited and needed_s > OPENING_S:
+            self._leave_out(built.backend, f"opening it takes {needed_s:.2g} s, which calls may not wait for")
         elif not self._versions.unchanged():
             self.broken_off = True
-            self._end(str(built.way), "the weights were written to since they were copied")
+            self._end(built.backend, "the weights were written to since they were copied")
             return None
         else:
             try:
                 with torch.no_grad():
                     contender = self._checked(built)
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
-                self._leave_out(str(built.way), (str(error).strip().splitlines() or [type(error).__name__])[0])
+                self._leave_out(built.backend, (str(error).strip().splitlines() or [type(error).__name__])[0])
                 if self._stored and self._ways is not None:  # a later process searches
                     self._ways.drop(self._stored)
                     self.broken_off = True
@@ -287,15 +274,17 @@ class BackendSearch:
         flat.check(call)
         guard = NumberGuard(flat.tensors(self._arguments), built.integers)
         run = flat.call(call, guard, self._memory, self._draws)
-        own_threads = built.way.backend != "torch.compile"
-        return Contender(backend(str(built.way)), run, self._versions.unchanged, built.gain, own_threads)
+        own_threads = built.backend != "torch.compile"
+        return Contender(backend(built.backend), run, self._versions.unchanged, built.gain, own_threads)
 
     def _call(self, built: Built, flat: FlatModule) -> TensorCall:
         """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts.
 
         It raises where that thread is not, as in a fork of the process.
         """
-        open_way = partial(opened, built.way, Path(built.file), self._options.cores, flat)
+        open_way = partial(
+            LIBRARIES[built.backend].open, Path(built.file), self._options.cores, flat.tensors(self._arguments)
+        )
         if self._options.cpus is None:
             return open_way()
         thread = PinnedThread(self._options.cpus, threads=self._options.cores)
@@ -308,14 +297,6 @@ class BackendSearch:
     def _end(self, what: str, reason: str) -> None:
         self._leave_out(what, reason)
         self.close()
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        began_s = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.caller_s += 0.0 if self._unlimited else time.perf_counter() - began_s
 
 
 def _infinite(arguments: Any) -> list[int]:

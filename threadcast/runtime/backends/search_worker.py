@@ -23,7 +23,8 @@ import torch
 
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends import search_guard
-from threadcast.runtime.backends.building import Search, cpu_s
+from threadcast.runtime.backends.building import Search
+from threadcast.runtime.backends.exported import cpu_s
 from threadcast.runtime.backends.program_file import read_program
 from threadcast.runtime.backends.ways import Options
 from threadcast.runtime.plans.backend_history import BackendHistory

@@ -9,7 +9,6 @@ that were used last stay, up to `MOST_BYTES`.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -19,13 +18,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from threadcast.runtime.backends.ways import NEEDED, has
+from threadcast.runtime.backends.libraries import versions
 
 SCHEMA = "threadcast.way/1"
 NAME = "ways"
@@ -124,10 +122,8 @@ class WayStore:
 
 def key_of(program: bytes, conditions: Iterable[object], backends: Sequence[str]) -> str:
     """Return the key of a program, given by its JSON part, run under these conditions by one of the backends."""
-    needed = (NEEDED.get(name, ()) for name in sorted(backends) if name not in NEEDED or has(name))
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", *chain(*needed))]
     settings = [f"{name}={os.environ[name]}" for name in _CHOOSE_CODE if name in os.environ]
-    here = repr([*conditions, sorted(backends), *versions, *settings, *_processor()])
+    here = repr([*conditions, sorted(backends), *versions(backends), *settings, *_processor()])
     whole = [program, here.encode(), _sources()]
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in whole)).hexdigest()[:32]
 

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.nn import functional as F
 
 from threadcast.runtime.backends import constant_rows
-from threadcast.runtime.backends.program_values import Memories
+from threadcast.runtime.backends.program_values import constants, is_written
 from threadcast.runtime.operators.out_of_place import returning
 
 aten = torch.ops.aten
@@ -36,13 +36,21 @@ class _WrittenOut(fx.Transformer):
         super().__init__(module)
         self._differences = constant_rows.differences_from_mean(module)
         self._in_place = _returning(module.graph)
-        self._written = Memories(list(module.graph.nodes)).written
+        self._constants, self._needless = constants(module)
+        self.module = nn.Module()  # the program's own stays as it is
+        for name, weight in module.named_buffers():
+            self.module.register_buffer(name, weight)
 
     def run_node(self, n: fx.Node) -> Any:
+        if n in self._needless:
+            return None
+        if n in self._constants:
+            self.module.register_buffer(name := f"constant_{n.name}", self._constants[n])
+            return self.get_attr(name, (), {})
         if (other := self._in_place.get(n)) is not None:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             found = super().call_function(_in_type_of, (args[0], super().call_function(other, args, kwargs)), {})
-        elif n.target is aten.view.default and n not in self._written:
+        elif n.target is aten.view.default and not is_written(n):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             found = super().call_function(aten.reshape.default, args, kwargs)
         else:

@@ -19,7 +19,7 @@ from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.core import Machine
 from threadcast.core.errors import in_one_line
 from threadcast.core.settings import Settings
-from threadcast.runtime.backends.ways import installed
+from threadcast.runtime.backends.libraries import installed
 from threadcast.runtime.calls.conditions import why_not_captured
 from threadcast.runtime.calls.fallback import Fallback, FirstCall
 from threadcast.runtime.calls.kinds import CallKind, kind_of_inputs

@@ -16,8 +16,8 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.core.arguments import check, is_number
 from threadcast.core.settings import Settings
+from threadcast.runtime.backends.libraries import installed
 from threadcast.runtime.backends.search import BackendSearch, begin_process
-from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.check.shadow import Shadowed, leaves
 from threadcast.runtime.doors.given import likely_slip

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import log
+from math import exp, log
 from pathlib import Path
-from statistics import median
+from statistics import NormalDist, median
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -44,6 +44,10 @@ _OTHER_SIZES, _SAME_SIZES = 1.1, 1.05
 PyTorch, and over another backend that is known with these sizes. Conventions."""
 _DAYS = 30
 """Days after which it is not believed any more that what was slow with other sizes still is."""
+WORTH = 1.02
+"""Expected ratio (`Forecast.beyond`) below which a backend is not built."""
+_ONE_OF_TEN, _LEAST_SPREAD = 1.2816, 1e-6
+"""Standard deviations that one of ten exceeds; and the least standard deviation that is one."""
 _UNKNOWN_S = 20.0
 """CPU seconds of building a backend that nobody has built."""
 PROGRAM = "program"
@@ -68,7 +72,18 @@ class Forecast:
     @property
     def value(self) -> float:
         """What it is expected to gain for each second that it costs."""
-        return max(self.gain - 1, (self.most - 1) / 100) / self.cost_s
+        return (self.beyond(1.0) - 1) / self.cost_s
+
+    def beyond(self, known: float) -> float:
+        """Return the expected ratio of the better of this gain and a `known` one to the known one, at least 1.
+
+        Logarithms of gains are taken to be normal (expected improvement: Jones, Schonlau and Welch 1998).
+        """
+        spread, ahead = log(max(self.most, 1e-9) / max(self.gain, 1e-9)) / _ONE_OF_TEN, max(self.gain, 1e-9) / known
+        if spread < _LEAST_SPREAD:
+            return max(1.0, ahead)
+        normal, by = NormalDist(), log(ahead) / spread
+        return normal.cdf(-by) + ahead * exp(spread**2 / 2) * normal.cdf(by + spread)
 
 
 def network_kind(graph: OpGraph) -> NetworkKind:
