@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,12 +20,11 @@ from threadcast.runtime.tuner.candidate import Contender
 
 
 def search_for(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], **options: Any) -> BackendSearch:
-    """A search that may take any time of any core, unless `options` of `BackendSearch` say otherwise."""
+    """A search on one core, with these `options` of `BackendSearch`."""
     captured = capture_forward(lambda args, kwargs: module(*args, **kwargs), *arguments)
     with torch.no_grad():
         args, kwargs = arguments
         result = options.pop("result") if "result" in options else module(*args, **kwargs)
-    options = {"limit_s": math.inf, **options}
     return BackendSearch(module, arguments, captured, 1, result=result, **options)
 
 

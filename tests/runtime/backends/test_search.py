@@ -24,6 +24,7 @@ from tests.runtime.backends.programs import ARGUMENTS, Two
 from tests.runtime.backends.searches import found_by, polled, processes_in, search_for, wait_until_gone
 from tests.waiting import eventually
 from threadcast.capture.graph.capture import capture_forward
+from threadcast.runtime.backends import search as search_module
 from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.search import BackendSearch, begin_process
 from threadcast.runtime.backends.search_guard import PREFIX
@@ -33,20 +34,15 @@ from threadcast.runtime.tuner.backends_beside import BackendsBeside
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-def test_nothing_is_opened_that_would_take_too_long_from_the_caller(module: Two) -> None:
-    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6, limit_s=0.0)
-    assert not found_by(search)
-    assert all("opening it takes" in reason for reason in search.left_out.values())
-    assert search.left_out
-
-
-@pytest.mark.system
-def test_a_caller_that_waits_is_not_spared(module: Two) -> None:
-    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6, limit_s=0.0)
+@pytest.mark.parametrize("unlimited", [False, True])
+def test_only_a_caller_that_waits_may_be_kept_long_by_opening(
+    module: Two, unlimited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_module, "OPENING_S", 0.0)
+    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6)
     search.start()
-    start_s = search.caller_s
-    assert len(list(polled(search, unlimited=True))) == 1
-    assert search.caller_s == start_s
+    assert len(list(polled(search, unlimited=unlimited))) == unlimited
+    assert any("opening it takes" in reason for reason in search.left_out.values()) != unlimited
 
 
 def test_a_search_rests_until_it_is_waited_for(module: Two, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,66 +35,59 @@ def centred(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     return x - torch.where(mean.abs() < math.inf, mean, torch.zeros_like(mean))
 
 
-def layer_norm(
-    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
-) -> tuple[Tensor, ...]:
-    """`native_layer_norm` of x without its means, which are added to those that it returns."""
-    if x.dtype is not torch.float32:
-        return aten.native_layer_norm.default(x, shape, weight, bias, eps)  # type: ignore[no-any-return]
-    of_rows = x.mean(list(range(-len(shape), 0)), keepdim=True)  # if it is infinite or NaN, so is what the norm returns
-    value, mean, rstd = aten.native_layer_norm.default(x - of_rows, shape, weight, bias, eps)
-    return value, mean + of_rows, rstd
+def _layer_norm(x: Tensor, shape: Sequence[int], *others: Any) -> tuple[Tensor, ...]:
+    if x.dtype is torch.float32:
+        x = x - x.mean(list(range(-len(shape), 0)), keepdim=True)  # if it is infinite or NaN, so is what is returned
+    return aten.native_layer_norm.default(x, shape, *others)  # type: ignore[no-any-return]
 
 
-def group_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, size: int, groups: int, eps: float
-) -> tuple[Tensor, ...]:
-    """`native_group_norm` of x without its means, which are added to those that it returns."""
-    if x.dtype is not torch.float32 or not x.numel() or x.dim() < 2 or x.shape[1] != channels:
-        return aten.native_group_norm.default(x, weight, bias, batch, channels, size, groups, eps)  # type: ignore[no-any-return]
-    of_groups = x.view(batch, groups, -1, *x.shape[2:])  # a view, which keeps the order in memory
-    dims = list(range(2, of_groups.dim()))
-    given = centred(of_groups, dims).flatten(1, 2)
-    value, mean, rstd = aten.native_group_norm.default(given, weight, bias, batch, channels, size, groups, eps)
-    return value, mean + of_groups.mean(dims), rstd
+def _group_norm(x: Tensor, weight: Any, bias: Any, batch: int, channels: int, *others: Any) -> tuple[Tensor, ...]:
+    if x.dtype is torch.float32 and x.numel() and x.dim() >= 2 and x.shape[1] == channels:
+        of_groups = x.view(batch, others[1], -1, *x.shape[2:])  # a view, which keeps the order in memory
+        x = centred(of_groups, list(range(2, of_groups.dim()))).flatten(1, 2)
+    return aten.native_group_norm.default(x, weight, bias, batch, channels, *others)  # type: ignore[no-any-return]
 
 
-def batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool,
-    momentum: float, eps: float,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """`native_batch_norm`; by the batch's own statistics, as `nn.InstanceNorm2d` calls it, of x without its means."""
-    if not training or mean is not None or var is not None or x.dtype is not torch.float32:
-        return aten.native_batch_norm.default(x, weight, bias, mean, var, training, momentum, eps)  # type: ignore[no-any-return]
-    dims = (0, *range(2, x.dim()))
-    value, of_rest, invstd = aten.native_batch_norm.default(
-        centred(x, dims), weight, bias, mean, var, training, momentum, eps
-    )
-    return value, of_rest + x.mean(dims), invstd
+def _batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *others: Any) -> Any:
+    """By the batch's own statistics, as `nn.InstanceNorm2d` calls it, of x without its means."""
+    if training and mean is None and var is None:
+        x = centred(x, (0, *range(2, x.dim())))
+    return aten.native_batch_norm.default(x, weight, bias, mean, var, training, *others)
 
 
-def variance(x: Tensor, dim: Sequence[int] | None = None, **options: Any) -> Tensor:
-    """`var` of x without its mean."""
-    return aten.var.correction(centred(x, dim), dim, **options)  # type: ignore[no-any-return]
+NORMS: dict[Callable[..., Any], Callable[..., Any]] = {
+    aten.native_layer_norm.default: _layer_norm, aten.native_group_norm.default: _group_norm,
+    aten.native_batch_norm.default: _batch_norm,
+}  # fmt: skip
+"""For a norm, what returns the same of its argument without its means; but for the means, which nothing may read."""
 
 
-def deviation(x: Tensor, dim: Sequence[int] | None = None, **options: Any) -> Tensor:
-    """`std` likewise."""
-    return aten.std.correction(centred(x, dim), dim, **options)  # type: ignore[no-any-return]
+def _of_rows(spread: Callable[..., Any]) -> Callable[..., Any]:
+    """A variance or deviation of x without its mean, as `spread` computes it."""
+
+    def found(x: Tensor, dim: Sequence[int] | None = None, **options: Any) -> Any:
+        return spread(centred(x, dim), dim, **options)
+
+    return found
 
 
-def variance_and_mean(x: Tensor, dim: Sequence[int] | None = None, **options: Any) -> tuple[Tensor, Tensor]:
-    """`var_mean` likewise; the mean is that of x."""
-    return variance(x, dim, **options), _mean(x, dim, **options)
+def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
+    """The same with the mean of x."""
+    alone = _of_rows(spread)
+
+    def found(x: Tensor, dim: Sequence[int] | None = None, **options: Any) -> Any:
+        dims, keepdim = list(dim or range(x.dim())), options.get("keepdim", False)
+        return alone(x, dim, **options), x.mean(dims, keepdim=keepdim)
+
+    return found
 
 
-def deviation_and_mean(x: Tensor, dim: Sequence[int] | None = None, **options: Any) -> tuple[Tensor, Tensor]:
-    """`std_mean` likewise."""
-    return deviation(x, dim, **options), _mean(x, dim, **options)
-
-
-def _mean(x: Tensor, dim: Sequence[int] | None, *, keepdim: bool = False, **_: Any) -> Tensor:
-    return x.mean(dim=list(dim) if dim else list(range(x.dim())), keepdim=keepdim)
+SPREADS: dict[Callable[..., Any], Callable[..., Any]] = {
+    aten.var.correction: _of_rows(aten.var.correction), aten.std.correction: _of_rows(aten.std.correction),
+    aten.var_mean.correction: _with_mean(aten.var.correction),
+    aten.std_mean.correction: _with_mean(aten.std.correction),
+}  # fmt: skip
+"""For a variance or deviation, what computes the same of its argument without its mean."""
 
 
 def differences_from_mean(module: fx.GraphModule) -> dict[fx.Node, Sequence[int]]:

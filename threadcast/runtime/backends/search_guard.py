@@ -60,7 +60,7 @@ _NEW_S = 60.0
 
 
 class Turn:
-    """The turn of one guard among all with the same file; every guard has one where that cannot be opened."""
+    """The turn of one guard among all with the same file; every guard has one where that cannot be opened or locked."""
 
     def __init__(self, path: str) -> None:
         self._file: int | None = None
@@ -72,26 +72,21 @@ class Turn:
 
     def take(self) -> bool:
         """Have the turn if no other guard has; return whether it is this one's now."""
-        if not self.held:
-            with suppress(BlockingIOError):
-                self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self.held = True
-        return self.held
+        try:
+            if self._file is not None and not self.held:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            self._file = None
+        self.held = True
+        return True
 
     def give_back(self) -> None:
         """Let another guard have it."""
-        if self.held:
-            self._lock(fcntl.LOCK_UN)
-            self.held = False
-
-    def _lock(self, how: int) -> None:
-        if self._file is not None:
-            try:
-                fcntl.flock(self._file, how)
-            except BlockingIOError:
-                raise
-            except OSError:  # a file system without locks
-                self._file = None
+        if self.held and self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self.held = False
 
 
 class Idleness:

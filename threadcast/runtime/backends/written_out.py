@@ -53,6 +53,9 @@ class _WrittenOut(fx.Transformer):
         elif n.target is aten.view.default and not is_written(n):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             found = super().call_function(aten.reshape.default, args, kwargs)
+        elif n.target in constant_rows.NORMS and all(one.args[1] == 0 for one in n.users):
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            found = super().call_function(constant_rows.NORMS[n.target], args, kwargs)
         else:
             found = super().run_node(n)
         if n not in self._differences:
@@ -175,13 +178,7 @@ values: these tell which arguments are one, and not the example, where two may b
 _BY_TYPE: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.rsub.Scalar: _subtracted_from,
     aten.sub.Tensor: _difference,
-    aten.native_layer_norm.default: constant_rows.layer_norm,
-    aten.native_group_norm.default: constant_rows.group_norm,
-    aten.native_batch_norm.default: constant_rows.batch_norm,
-    aten.var.correction: constant_rows.variance,
-    aten.std.correction: constant_rows.deviation,
-    aten.var_mean.correction: constant_rows.variance_and_mean,
-    aten.std_mean.correction: constant_rows.deviation_and_mean,
+    **constant_rows.SPREADS,
 }
 """For an operator, a function that computes the same. It is called in the operator's place: what it runs depends on
 types, which the graph's values do not have."""
