@@ -55,7 +55,7 @@ def passed_on(function: Callable[..., Any], *arguments: Any) -> ReadProgram:
 
 def exported(read: ReadProgram) -> ExportedProgram:
     """A program as backends are given it."""
-    return torch.export.export(written_out(read.module), read.example)
+    return torch.export.export(written_out(read), read.example)
 
 
 def call_by(library: str, program: ExportedProgram, threads: int = 1) -> TensorCall:

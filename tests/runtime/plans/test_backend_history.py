@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from threadcast.capture.graph.capture import capture_forward
-from threadcast.runtime.plans.backend_history import BackendHistory, NetworkKind, Shape, network_kind, shape_of
+from threadcast.runtime.plans.backend_history import (
+    WORTH,
+    BackendHistory,
+    Forecast,
+    NetworkKind,
+    Shape,
+    network_kind,
+    shape_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +67,16 @@ def test_the_shipped_prior_knows_what_loses(
 ) -> None:
     forecast = BackendHistory(None).forecast(backend, kind, shares)
     assert 0 < forecast.gain <= forecast.most
-    assert (forecast.most <= max([1.0, *(1 / share for share in shares.values())])) == loses
+    assert (forecast.beyond(max([1.0, *(1 / share for share in shares.values())])) < WORTH) == loses
+
+
+def test_what_is_expected_beyond_a_known_gain_grows_with_what_is_likely() -> None:
+    sure, likely, unlikely = (Forecast(2.0, most, 1.0) for most in (2.0, 3.0, 2.2))
+    assert [sure.beyond(known) for known in (1.0, 2.0, 4.0)] == [2.0, 1.0, 1.0]
+    assert likely.beyond(2.5) > unlikely.beyond(2.5) > 1.0
+    assert likely.beyond(1.0) > likely.beyond(1.5) > likely.beyond(9.0) == pytest.approx(1.0)
+    gains = np.exp(np.random.default_rng(0).normal(math.log(2.0), math.log(1.5) / 1.2816, 100_000))
+    assert likely.beyond(2.5) == pytest.approx(np.maximum(gains / 2.5, 1.0).mean(), rel=0.01)
 
 
 def test_a_machine_whose_searches_found_otherwise_is_believed(tmp_path: Path) -> None:
@@ -82,7 +101,7 @@ def test_what_won_for_one_size_is_what_is_tried_for_another(tmp_path: Path, monk
     def tried(shape: Shape) -> list[str]:
         found: dict[str, float] = {}
         for name in history.ordered(names, "convolutions", shape):
-            if history.forecast(name, "convolutions", found, shape).most > 1 / min([1.0, *found.values()]):
+            if history.forecast(name, "convolutions", found, shape).beyond(1 / min([1.0, *found.values()])) >= WORTH:
                 found[name] = shares.get(name, 1.0)
         return [*found]
 

@@ -17,6 +17,7 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.runtime.operators import products
+from threadcast.runtime.plans.backend_history import Forecast
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
@@ -171,6 +172,17 @@ def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the
         run(tuned, 3 * LOOK)
         assert tuned.report.runs == "plan"
         assert list(tmp_path.glob("*.json")), "stored for the next process"
+
+
+@pytest.mark.parametrize(("most", "left"), [(8.0, True), (2.01, False)])
+def test_what_backends_may_gain_is_left_though_half_of_them_gain_less_than_the_plan(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: float, left: bool
+) -> None:
+    monkeypatch.setattr(PlanStore, "backends", lambda *_, **__: Forecast(2.0, most, 1.0))
+    clock = Clock(other_s=0.25)
+    with made(clock, machine, tmp_path, backend=Contender(backend("found"), function), looks=10_000) as tuned:
+        run_until(tuned, lambda: tuned._backends.works and tuned.tournament.gain_now > 3)
+        assert (tuned.gain_left > 1.02) == left
 
 
 def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machine: Machine, tmp_path: Path) -> None:

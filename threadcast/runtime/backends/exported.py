@@ -33,7 +33,7 @@ class Exported:
     def program(self) -> ExportedProgram:
         """As PyTorch exports it."""
         with self._counted():
-            return torch.export.export(written_out(self._read.module), self._read.example)
+            return torch.export.export(written_out(self._read), self._read.example)
 
     @cached_property
     def onnx(self) -> Path:

@@ -32,6 +32,10 @@ from threadcast.runtime.plans.shared_memory import held_by, leave_out
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector register."""
+_BY_SHAPE = frozenset((
+    "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like",
+))  # fmt: skip
+"""Operators that read no number of their argument: it tells sizes and type."""
 _NAMESPACE = "aten"
 """Operators that another process has too; a library's own operators may be missing there."""
 
@@ -200,7 +204,7 @@ def _followed(captured: Captured) -> tuple[list[int], list[tuple[int, int]]]:
     dependent = {place[slot] for slot, entry in enumerate(program.inputs) if entry.role == "input"}
     varying = []
     for slot, node in enumerate(program.nodes, first):
-        if any(place[ref.slot] in dependent for ref in node.refs()):
+        if _schema_name(node) not in _BY_SHAPE and any(place[ref.slot] in dependent for ref in node.refs()):
             varying.append(slot)
             dependent |= {place[slot], *(place[ref.slot] for ref in writes(node))}
     return varying, [(slot, one) for slot, one in enumerate(memory) if one in written]
@@ -235,7 +239,12 @@ def _name(node: Node) -> list[str]:
         raise CaptureError(f"another process cannot be relied on to have {target}")
     if any(isinstance(part, AsNumber) for part in (*node.args, *node.kwargs.values())):
         raise CaptureError(f"{target} takes a number that a tensor holds")
-    return [target._schema.name.removeprefix(f"{_NAMESPACE}::"), target._overloadname]
+    return [_schema_name(node), target._overloadname]
+
+
+def _schema_name(node: Node) -> str:
+    """The name of a node's operator of `aten`; that of any other is not among these."""
+    return str(node.target._schema.name).removeprefix(f"{_NAMESPACE}::") if isinstance(node.target, OpOverload) else ""
 
 
 def _content(tensor: Tensor) -> NDArray[np.uint8]:

@@ -7,7 +7,7 @@ A node's `meta` says whether it is "varying", and in which "memory" it lies wher
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,25 +28,38 @@ def is_written(node: fx.Node) -> bool:
     return "memory" in node.meta
 
 
-def constants(module: fx.GraphModule) -> tuple[dict[fx.Node, Tensor], set[fx.Node]]:
+class _Constants(fx.Interpreter):
+    """Runs a program once, and keeps what does not vary: weights, and what operators make of them alone."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self._varying = set(varying(module))
+        self.values: dict[fx.Node, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one operator."""
+        value = super().run_node(n)
+        if n.op in ("get_attr", "call_function") and n not in self._varying:
+            self.values[n] = value
+        return value
+
+
+def constants(module: fx.GraphModule, example: Sequence[Tensor]) -> tuple[dict[fx.Node, Tensor], set[fx.Node]]:
     """Return the values that are the same in every call, and the operators that are not needed with these.
 
-    Exporters take long to trace and to fold these, and longest where masks are written to (Swin: 3 of 5 s).
+    Exporters take long to trace and to fold these, and longest where masks are written to (Swin: 3 of 5 s). The program
+    runs for its example once.
     """
-    varies, values = set(varying(module)), dict[Any, Any]()
-    for node in module.graph.nodes:
-        if node.op == "get_attr":
-            values[node] = getattr(module, node.target)
-        elif node.op == "call_function" and node not in varies:
-            values[node] = node.target(*fx.map_arg(node.args, values.get), **fx.map_arg(node.kwargs, values.get))
-    fixed = [node for node in values if node.op == "call_function"]
-    weights = {value.untyped_storage()._cdata for node, value in values.items() if node.op == "get_attr"}
+    run, varies = _Constants(module), list(varying(module))
+    run.run(*example)
+    fixed = [node for node in run.values if node.op == "call_function"]
+    weights = {value.untyped_storage()._cdata for node, value in run.values.items() if node.op == "get_attr"}
 
     def is_small(value: Any) -> bool:
         own = isinstance(value, Tensor) and value.untyped_storage()._cdata not in weights
         return own and value.nbytes <= _MOST_BYTES
 
-    known = {node for node in fixed if not is_written(node) and is_small(values[node])}
+    known = {node for node in fixed if not is_written(node) and is_small(run.values[node])}
     together = defaultdict(list)
     for node in fixed:
         together[node.meta.get("memory", node)].append(node)
@@ -55,11 +68,11 @@ def constants(module: fx.GraphModule) -> tuple[dict[fx.Node, Tensor], set[fx.Nod
     needed = set[fx.Node]()
     while pending:
         node = pending.pop()
-        if node in values and node not in needed:
+        if node in run.values and node not in needed:
             needed.add(node)
             pending += [*node.all_input_nodes, *together[node.meta.get("memory", node)]]
-    used = {one for node in varies for one in node.all_input_nodes} & known - needed
-    return {node: values[node].contiguous().clone() for node in used}, set(fixed) - needed - used
+    used = {one for node in varies for one in node.all_input_nodes} & (known - needed)
+    return {node: run.values[node].contiguous().clone() for node in used}, set(fixed) - needed - used
 
 
 def operator_of(node: fx.Node) -> str:

@@ -20,23 +20,29 @@ from torch._ops import OpOverload
 from torch.nn import functional as F
 
 from threadcast.runtime.backends import constant_rows
+from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.backends.program_values import constants, is_written
 from threadcast.runtime.operators.out_of_place import returning
 
 aten = torch.ops.aten
 
 
-def written_out(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a module that computes the same with operators that backends know, where these are known."""
-    return _WrittenOut(module).transform()
+def written_out(program: ReadProgram) -> fx.GraphModule:
+    """Return a module that computes the same with operators that backends know, where these are known.
+
+    The program runs for its example once, without gradients.
+    """
+    with torch.no_grad():
+        return _WrittenOut(program).transform()
 
 
 class _WrittenOut(fx.Transformer):
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, program: ReadProgram) -> None:
+        module = program.module
         super().__init__(module)
         self._differences = constant_rows.differences_from_mean(module)
         self._in_place = _returning(module.graph)
-        self._constants, self._needless = constants(module)
+        self._constants, self._needless = constants(module, program.example)
         self.module = nn.Module()  # the program's own stays as it is
         for name, weight in module.named_buffers():
             self.module.register_buffer(name, weight)

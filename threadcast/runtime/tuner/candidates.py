@@ -14,6 +14,7 @@ from threadcast.core import Machine
 from threadcast.core.errors import ThreadcastError
 from threadcast.runtime.check.shadow import Ran, Shadowed
 from threadcast.runtime.engine.native.library import return_free_memory
+from threadcast.runtime.plans.backend_history import Forecast
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
@@ -121,6 +122,8 @@ class Candidates(Rounds):
         """Whether the search for backends is to begin, and whether the default runs all further calls."""
         self._backend_s: float | None = None
         """Seconds of a call by the backend that an earlier process found to be the fastest; None: there is none."""
+        self._of_backends = Forecast(1.0, 1.0, 0.0)
+        """What was expected of the best backend before the search."""
         self._capture_s = 0.0
         """Seconds that the last capture took from a call."""
         self.report = Report()
@@ -235,11 +238,18 @@ class Candidates(Rounds):
 
     def _offer_backends(self) -> None:
         if self._backends.waits and BACKENDS not in self.tournament.entrants:
-            expected = self._stored.backends(self._graphs.first)
+            expected = self._of_backends = self._stored.backends(self._graphs.first)
             gain, most, cost_s, self._backend_s = expected.gain, expected.most, expected.cost_s, expected.step_s
             self._offer(BACKENDS, gain=gain, most=most, cost_s=cost_s, bit_by_bit=True)
             if self.budget.unlimited or self._backend_s is not None:
                 self.prepare(BACKENDS)  # beside the plans
+
+    @property
+    def _backends_left(self) -> float:
+        """Ratio of the best's seconds to those expected of it or of a backend that is still to be found, if any is."""
+        entrant = self.tournament.entrants.get(BACKENDS)
+        is_open = entrant is not None and entrant.status is not Status.OUT
+        return self._of_backends.beyond(self.tournament.gain_now) if is_open else 1.0
 
     def _offer_eager(self, candidate: PlanCandidate) -> None:
         """Offer PyTorch in the memory format of a plan, where that may be faster than the plan."""

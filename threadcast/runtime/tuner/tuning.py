@@ -193,7 +193,9 @@ class Tuning(Candidates):
     @property
     def gain_left(self) -> float:
         """Ratio of a call's seconds now to those that are expected after more learning; unbounded at first."""
-        return 1.0 if self._over else self.tournament.gain_left() if self._started else math.inf
+        if self._over:
+            return 1.0
+        return max(self.tournament.gain_left(), self._backends_left) if self._started else math.inf
 
     @property
     def outlook(self) -> to.Outlook:
