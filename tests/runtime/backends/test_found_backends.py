@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def test_a_backend_and_the_search_for_it_keep_to_their_cpus(
         masks.append(os.sched_getaffinity(0))
         return run
 
-    monkeypatch.setattr(LIBRARIES[backend], "open", opened)
+    monkeypatch.setitem(LIBRARIES, backend, replace(LIBRARIES[backend], open=opened))
     with closing(search_for(module, ARGUMENTS, among=[backend], close=1e6, cpus=CPUS[-1:])) as found:
         found.start()
         (worker,) = processes_in(folder)

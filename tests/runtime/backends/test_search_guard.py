@@ -18,7 +18,7 @@ import pytest
 from tests.waiting import HANGS_S, eventually
 from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.search_guard import LOOK, LOOK_S, QUIET_S, WORK_S, Idleness
-from threadcast.runtime.backends.search_worker import DONE
+from threadcast.runtime.backends.ways import DONE
 
 WORK = """
 import os, signal

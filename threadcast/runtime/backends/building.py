@@ -113,7 +113,7 @@ class Search:
         for needed in library.needs[-1:]:
             importlib.import_module(needed)
         import_s = time.process_time() - began_s
-        file = library.build(self._exported, cores, convolves=self._options.kind == "convolutions")
+        file = library.build(self._exported, cores, self._options.kind == "convolutions")
         began_s = time.process_time()
         call = library.open(file, cores, self._read.example)
         open_s = import_s + time.process_time() - began_s

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,62 +16,42 @@ from threadcast.runtime.backends.frozen import TensorCall
 from threadcast.runtime.backends.onnx_libraries import request, session, write_optimised
 
 
-class Library(ABC):
+@dataclass(frozen=True, slots=True)
+class Library:
     """Builds a program in the process that searches, and opens what it has built in any process of this machine.
 
-    `needs` are the distributions that must be installed, its own last; `chooses_cpus`: its threads run on CPUs that it
-    chooses, whichever the thread has that opens it. A call is made by one thread at a time or by several, and returns
-    new tensors. All methods raise whatever stops the library.
+    `build(program, cores, convolves)` writes what `open` needs into the program's folder and returns its path;
+    `convolves`: most of the program's arithmetic are convolutions. `open(file, cores, example)` returns a call, on so
+    many threads, of the program that was built for this example; the file may go then. Threads may call it side by
+    side, and it returns new tensors. Both raise whatever stops the library.
     """
 
-    name: ClassVar[str]
-    needs: ClassVar[tuple[str, ...]] = ()
-    chooses_cpus: ClassVar[bool] = False
-
-    @abstractmethod
-    def build(self, program: Exported, cores: int, *, convolves: bool) -> Path:
-        """Write what `open` needs into the program's folder, and return its path.
-
-        `convolves`: most of the program's arithmetic are convolutions.
-        """
-
-    @abstractmethod
-    def open(self, file: Path, cores: int, example: Sequence[Tensor]) -> TensorCall:
-        """Return a call, on `cores` threads, of the program that was built for this example. The file may go then."""
+    name: str
+    build: Callable[[Exported, int, bool], Path]
+    open: Callable[[Path, int, Sequence[Tensor]], TensorCall]
+    needs: Sequence[str] = ()
+    """The distributions that must be installed, its own last; the package's extra `backends` installs all."""
+    chooses_cpus: bool = False
+    """Whether its threads run on CPUs that it chooses, whichever the thread has that opens it."""
 
 
-class OnnxRuntime(Library):
-    name, needs = "onnxruntime", ("onnx", "onnxscript", "onnxruntime")
-
-    def build(self, program: Exported, cores: int, *, convolves: bool) -> Path:
-        return write_optimised(program.onnx)
-
-    def open(self, file: Path, cores: int, example: Sequence[Tensor]) -> TensorCall:
-        return session(file, cores)
-
-
-class OpenVino(Library):
-    name, needs, chooses_cpus = "openvino", ("onnx", "onnxscript", "openvino"), True
-
-    def build(self, program: Exported, cores: int, *, convolves: bool) -> Path:
-        return program.onnx
-
-    def open(self, file: Path, cores: int, example: Sequence[Tensor]) -> TensorCall:
-        return request(file, cores)
-
-
-class Compiled(Library):
-    name = "torch.compile"
-
-    def build(self, program: Exported, cores: int, *, convolves: bool) -> Path:
-        return write_package(program.program, program.folder, cores, freezing=convolves)
-
-    def open(self, file: Path, cores: int, example: Sequence[Tensor]) -> TensorCall:
-        return package_call(file, example)
-
-
-LIBRARIES: dict[str, Library] = {one.name: one for one in (OnnxRuntime(), OpenVino(), Compiled())}
-"""By the names that users read. The package's extra `backends` installs all that they need."""
+_ALL = (
+    Library(
+        "onnxruntime", lambda program, *_: write_optimised(program.onnx), lambda file, cores, _: session(file, cores),
+        ("onnx", "onnxscript", "onnxruntime"),
+    ),
+    Library(
+        "openvino", lambda program, *_: program.onnx, lambda file, cores, _: request(file, cores),
+        ("onnx", "onnxscript", "openvino"), chooses_cpus=True,
+    ),
+    Library(
+        "torch.compile",
+        lambda program, cores, convolves: write_package(program.program, program.folder, cores, freezing=convolves),
+        lambda file, _, example: package_call(file, example),
+    ),
+)  # fmt: skip
+LIBRARIES = {one.name: one for one in _ALL}
+"""By the names that users read."""
 
 
 def installed(cpus: Sequence[int] | None = None) -> str:

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.program_file import ProgramFile
-from threadcast.runtime.backends.search_worker import ABANDONED, BEGIN, DONE
-from threadcast.runtime.backends.ways import Options
+from threadcast.runtime.backends.ways import BEGIN, DONE, Options
 from threadcast.threads.openmp import child_environment
 
 NICE = 3
@@ -67,8 +66,8 @@ class SearchProcess:
             raise
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._questions, self._messages = self._process.stdin.fileno(), self._process.stdout.fileno()
-        os.set_blocking(self._messages, False)
+        self._questions, self._messages = self._process.stdin, self._process.stdout
+        os.set_blocking(self._messages.fileno(), False)
         self._writing: threading.Thread | None = None
         self.not_written, self._closed = "", False
         """Why the last program could not be handed over; empty where it could."""
@@ -88,7 +87,6 @@ class SearchProcess:
         self._writing.start()
 
     def _write(self, content: ProgramFile, options: Options) -> None:
-        answer = bytes([ABANDONED])  # on which the process ends
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
             os.ftruncate(self._file, 0)
@@ -96,20 +94,20 @@ class SearchProcess:
                 while part and not self._closed:
                     written = os.pwrite(self._file, part[:_PIECE_BYTES], offset)
                     part, offset = part[written:], offset + written
-            answer = bytes([BEGIN]) + json.dumps(asdict(options)).encode() + b"\n"
+            self._tell(bytes([BEGIN]) + json.dumps(asdict(options)).encode() + b"\n")
         except (OSError, MemoryError, RuntimeError) as error:  # memory ran out
             self.not_written = f"the program cannot be handed over: {getattr(error, 'strerror', None) or error}"
-        self.answer(answer)
 
-    def answer(self, text: bytes) -> None:
-        """Tell it something."""
-        with suppress(OSError):  # the process has ended
-            os.write(self._questions, text)
+    def _tell(self, text: bytes) -> None:
+        with suppress(OSError, ValueError):  # the process has ended
+            self._questions.write(text)
 
     def read(self) -> bytes | None:
-        """Return what it has told; None where that is nothing, and no bytes where it has ended."""
+        """Return what it has told; None where that is nothing, and no bytes where it has ended, or got no program."""
+        if self.not_written:
+            return b""
         try:
-            found = os.read(self._messages, _READ_BYTES)
+            found = os.read(self._messages.fileno(), _READ_BYTES)
         except BlockingIOError:
             return None
         self.heard |= bool(found)
@@ -157,7 +155,7 @@ class SearchProcess:
         if self._writing is not None:
             self._writing.join()
         os.ftruncate(self._file, 0)
-        self.answer(bytes([DONE]))
+        self._tell(bytes([DONE]))
 
     def close(self, *, waits: bool = False) -> None:
         """End it, and delete its files."""
@@ -166,9 +164,8 @@ class SearchProcess:
             self._writing.join()
         os.close(self._file)
         os.close(self._state)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()  # on which the guard ends everything, and deletes the files
+        for pipe in (self._questions, self._messages):
+            pipe.close()  # on which the guard ends everything, and deletes the files
         if waits:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)

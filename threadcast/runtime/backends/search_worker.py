@@ -26,13 +26,10 @@ from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.building import Search
 from threadcast.runtime.backends.exported import cpu_s
 from threadcast.runtime.backends.program_file import read_program
-from threadcast.runtime.backends.ways import Options
+from threadcast.runtime.backends.ways import BEGIN, DONE, Options
 from threadcast.runtime.plans.backend_history import BackendHistory
 from threadcast.threads.memory import keep_freed_memory, return_freed_memory
 
-BEGIN, DONE, ABANDONED = b"bdx"
-"""Bytes on the standard input: the program is written; nothing more is needed of what was built for the last program;
-no program will come."""
 IDLE_S = 60.0
 """Seconds without a program after which the process ends."""
 _NEEDED_FIRST = "torch.onnx._internal.exporter._core", "onnxscript", "openvino"
@@ -64,7 +61,7 @@ class Caller:
                     importlib.import_module(library)
         while coming.poll(timeout_ms):
             told = os.read(0, 1)
-            if not told or told[0] == ABANDONED:
+            if not told:
                 break
             if told[0] == DONE:
                 timeout_ms = IDLE_S * 1e3

@@ -9,6 +9,10 @@ from typing import Any, Self
 from threadcast.runtime.backends.number_guard import Range
 from threadcast.runtime.plans.backend_history import NetworkKind
 
+BEGIN, DONE = b"bd"
+"""Bytes that the searching process reads: the program is written, and options follow as a line of JSON; nothing more
+is needed of what was built for the last program."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
