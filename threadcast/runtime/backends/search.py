@@ -32,7 +32,7 @@ from threadcast.runtime.backends.program_file import (
     unused_draws,
 )
 from threadcast.runtime.backends.result_memory import ResultMemory
-from threadcast.runtime.backends.search_process import SearchProcess, end_kept, give_back, keep, lent
+from threadcast.runtime.backends.search_process import SearchProcess, end_kept, keep, lent
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, key_of
 from threadcast.runtime.backends.ways import Built, Options
@@ -193,7 +193,8 @@ class BackendSearch:
             return
         self._dropped.detach()
         if self._told_all:
-            give_back(process)
+            process.idle()
+            keep(process)
         else:
             process.close()
         self._result = None

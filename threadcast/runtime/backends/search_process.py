@@ -46,7 +46,7 @@ class SearchProcess:
     """
 
     def __init__(self, options: Options, *, works: bool = False) -> None:
-        self._conditions = _conditions(options)
+        self._conditions, self.of = _conditions(options), os.getpid()
         self._file, self._state = os.memfd_create("threadcast-program"), os.memfd_create("threadcast-turns")
         os.pwrite(self._state, bytes([works]), 0)
         lock = "" if options.history is None else str(Path(options.history).with_name(LOCK))
@@ -173,24 +173,17 @@ class SearchProcess:
             threading.Thread(target=self._process.wait, daemon=True).start()
 
 
-class _Kept:
-    """The process that no search uses now."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: SearchProcess | None = None
-        self._of = os.getpid()
-
-    def exchange(self, process: SearchProcess | None) -> SearchProcess | None:
-        """Keep another process, or none, and return the one before; None in a fork, whose parent has it."""
-        if self._of != os.getpid():  # the lock may be held by a thread that did not come along
-            self._lock, self._process, self._of = threading.Lock(), None, os.getpid()
-        with self._lock:
-            before, self._process = self._process, process
-            return before
+_KEPT: list[SearchProcess] = []
+"""The process that no search uses; what threads put here side by side ends later."""
 
 
-_KEPT = _Kept()
+def _taken() -> SearchProcess | None:
+    """The process that no search uses, which is the caller's from now on; None in a fork, whose parent has it."""
+    with suppress(IndexError):
+        while (kept := _KEPT.pop()).of != os.getpid():
+            pass
+        return kept
+    return None
 
 
 def lent(options: Options, *, works: bool = False) -> SearchProcess:
@@ -198,32 +191,23 @@ def lent(options: Options, *, works: bool = False) -> SearchProcess:
 
     A new one `works` from its start on, or rests.
     """
-    kept = _KEPT.exchange(None)
-    if kept is not None:
+    if (kept := _taken()) is not None:
         if kept.fits(options):
             return kept
         kept.close()
     return SearchProcess(options, works=works)
 
 
-def give_back(process: SearchProcess) -> None:
-    """Keep a process whose search has come to its end."""
-    process.idle()
-    keep(process)
-
-
 def keep(process: SearchProcess) -> None:
     """Keep a process for the next search."""
-    before = _KEPT.exchange(process)
-    if before is not None:
-        before.close()
+    end_kept(waits=False)
+    _KEPT.append(process)
 
 
 @atexit.register
 def end_kept(*, waits: bool = True) -> None:
     """End the process that no search uses, if there is one, and wait for its end."""
-    kept = _KEPT.exchange(None)
-    if kept is not None:
+    while (kept := _taken()) is not None:
         kept.close(waits=waits)
 
 
