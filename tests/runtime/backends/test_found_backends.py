@@ -210,24 +210,6 @@ def test_a_result_that_is_not_the_modules_is_refused(module: Two) -> None:
 
 
 @pytest.mark.system
-def test_a_class_of_a_script_has_backends(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("""
-import torch
-from tests.runtime.backends.searches import found_by, search_for
-class Double(torch.nn.Module):
-    def forward(self, x):
-        return x * 2
-found = found_by(search_for(Double().eval(), ((torch.ones(2),), {}), among=["onnxruntime"], close=1e6))
-print([contender.run((torch.ones(2),), {}).tolist() for contender in found])
-""")
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True, env=environment)
-    assert done.stdout.strip() == "[[2.0, 2.0]]"
-
-
-@pytest.mark.system
 def test_only_backends_that_are_opened_come_into_the_process() -> None:
     code = """
 import sys, torch

@@ -43,18 +43,6 @@ def test_integers_are_allowed_within_their_range() -> None:
     assert not guard.allows([torch.tensor([-1, 3]), empty])
 
 
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_each_part_of_a_large_tensor_is_looked_at(memory_format: torch.memory_format) -> None:
-    example = torch.ones(1, 3, 200, 200).to(memory_format=memory_format)
-    guard = NumberGuard([example])
-    assert guard.allows([example])
-    for at in (0, 150, 199):
-        for number in (math.nan, math.inf):
-            changed = example.clone()
-            changed[0, 2, at, 5] = number
-            assert not guard.allows([changed])
-
-
 _MANY = torch.linspace(-3, 5, 3 * 40_000).view(3, 40_000)
 
 
@@ -74,7 +62,12 @@ def test_the_least_and_the_largest_number_are_found(value: Tensor, least: float,
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64])
-def test_nan_is_found_wherever_it_is_and_none_is_told_of_an_empty_tensor(dtype: torch.dtype) -> None:
-    value = torch.ones(70_000, dtype=dtype)
-    value[40_000] = math.nan
-    assert all(map(math.isnan, (*ends(value), *ends(value[:0]))))
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_nan_is_found_wherever_it_is_and_none_is_told_of_an_empty_tensor(
+    dtype: torch.dtype, memory_format: torch.memory_format
+) -> None:
+    for row in (0, 150, 199):
+        value = torch.ones(1, 3, 200, 200, dtype=dtype).to(memory_format=memory_format)
+        value[0, 2, row, 5] = math.nan
+        assert all(map(math.isnan, (*ends(value), *ends(value[:0]))))
+        assert not NumberGuard([torch.ones(1)]).allows([value])

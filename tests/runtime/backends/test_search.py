@@ -65,12 +65,20 @@ def test_a_search_rests_until_it_is_waited_for(module: Two, folder: Path, monkey
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_search_that_nobody_asks_any_more_ends_and_frees_the_weights(folder: Path, begun: bool) -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_search_that_is_closed_or_that_nobody_asks_any_more_ends_and_frees_the_weights(
+    folder: Path, begun: bool, closed: bool
+) -> None:
     module = Two().eval()
     search, weights = search_for(module, ARGUMENTS), weakref.ref(module.mix.weight)
     search.start()
     if begun:
         processes_in(folder)
+    if closed:
+        search.close()
+        search.close()
+        assert search.over
+        assert search.poll() is None
     del search, module
     eventually(lambda: gc.collect() >= 0 and weights() is None)
     wait_until_gone(folder)
@@ -215,17 +223,6 @@ def test_a_search_ends_where_the_program_cannot_be_handed_over(
     assert not found_by(search := search_for(module, ARGUMENTS))
     reason = f"the program cannot be handed over: {os.strerror(errno.ENOSPC)}"
     assert search.left_out == {"every backend": reason}
-    wait_until_gone(folder)
-
-
-def test_closing_ends_the_process_and_deletes_its_files(module: Two, folder: Path) -> None:
-    search = search_for(module, ARGUMENTS)
-    search.start()
-    processes_in(folder)
-    search.close()
-    search.close()
-    assert search.over
-    assert search.poll() is None
     wait_until_gone(folder)
 
 

@@ -169,24 +169,17 @@ def test_of_guards_with_one_lock_one_command_runs_unless_it_has_rested_for_long(
         eventually(lambda: first.has_turn and not stopped(worker))
 
 
-def test_a_process_that_no_program_comes_for_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_an_idle_process_ends_and_so_does_its_guard(tmp_path: Path, first: bool) -> None:
     idle = (
         "import sys; from pathlib import Path; from threadcast.runtime.backends import search_worker as worker\n"
-        "worker.IDLE_S = 0.0; worker.Caller(Path(sys.argv[1])).wait_for_program(first=True)"
+        f"worker.IDLE_S = 0.0; worker.Caller(Path(sys.argv[1])).wait_for_program(first={first})"
     )
     with Guard(tmp_path, idle) as guard:
-        assert guard.process.wait(HANGS_S) == 0
-
-
-def test_an_idle_process_ends_and_so_does_its_guard(tmp_path: Path) -> None:
-    idle = (
-        "import sys; from pathlib import Path; from threadcast.runtime.backends import search_worker as worker\n"
-        "worker.IDLE_S = 0.0; worker.Caller(Path(sys.argv[1])).wait_for_program()"
-    )
-    with Guard(tmp_path, idle) as guard:
-        assert guard.stdout.readline() == b"{}\n"
-        assert not select([guard.stdout], [], [], 0.1)[0], "what it has built may still be opened"
-        guard.stdin.write(bytes([DONE]))
-        guard.stdin.flush()
+        if not first:
+            assert guard.stdout.readline() == b"{}\n"
+            assert not select([guard.stdout], [], [], 0.1)[0], "what it has built may still be opened"
+            guard.stdin.write(bytes([DONE]))
+            guard.stdin.flush()
         assert guard.process.wait(HANGS_S) == 0
     assert not list(tmp_path.glob(f"{search_guard.PREFIX}*"))
