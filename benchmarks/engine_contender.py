@@ -107,15 +107,14 @@ def backend(work: Workload, setting: dict[str, Any], info: dict[str, Any]) -> Ca
     with torch.no_grad():
         result = model(*work.inputs)
     search = BackendSearch(
-        model, arguments, captured, setting["threads"], result=result, among=[setting["backend"]],
-        close=math.inf, limit_s=math.inf,
-    )  # fmt: skip
+        model, arguments, captured, setting["threads"], result=result, among=[setting["backend"]], close=math.inf
+    )
     with closing(search):
         search.start()
         found = None
         while not search.over:
             search.wait(1.0)
-            found = search.poll() or found  # the last is the fastest
+            found = search.poll(unlimited=True) or found  # the last is the fastest
     if found is None:
         raise RuntimeError(f"{setting['backend']} does not run {work.name}: {search.left_out}")
     info["runs"] = found.name
