@@ -6,9 +6,10 @@ weights, takes seconds to build, and computes some operators otherwise than PyTo
 *Built elsewhere.* `search` is a candidate's view of a search: it begins, is asked for what it found, is paused, ends.
 The work is done in one child process (`search_process`, `search_worker`), watched by a small guard that ends it and
 deletes its files whatever happens (`search_guard`). The child gets the captured program as data (`program_file`),
-exports it (`exported`, `written_out`), builds the likeliest way first (`ways`, `building`), checks and times it. What
-is worth it is opened in the caller's process and compared there in the caller's own calls, by `tuner`. The fastest way
-is stored with its files (`way_store`), so that later processes open it without a child.
+exports it (`exported`, `written_out`), builds the likeliest library first (`libraries`, `building`), checks and times
+it, and goes on while another is expected to gain more (`plans.backend_history`). What is worth it is opened in the
+caller's process and compared there in the caller's own calls, by `tuner`. The fastest way is stored with its files
+(`way_store`), so that later processes open it without a child.
 
 *Right for what it is given.* A library that agrees on the example may differ for other numbers. That is found in the
 child in two ways. *Calls* (`probes`): it must answer ten inputs that are derived from the example as PyTorch does, up
