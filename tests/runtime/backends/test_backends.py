@@ -7,7 +7,6 @@ import os
 import threading
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -78,27 +77,6 @@ def test_an_optimised_call_follows_its_parameters_whatever_runs_it(module: Two) 
         module.mix.weight.mul_(2)
         for number in range(3):
             check(number)
-
-
-def test_no_rule_that_looks_at_all_nodes_for_each_rewrites_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rewriter = pytest.importorskip("onnxscript.rewriter")
-    tried = set()
-
-    def noted(rule: Any, *arguments: Any, **named: Any) -> Any:
-        tried.add(rule.name)
-        return try_rewrite(rule, *arguments, **named)
-
-    try_rewrite, rules = rewriter.RewriteRule.try_rewrite, rewriter._DEFAULT_REWRITE_RULES
-    monkeypatch.setattr(rewriter.RewriteRule, "try_rewrite", noted)
-    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    write_onnx(torch.export.export(module, (torch.ones(2, 4),)), tmp_path / "model.onnx")
-    searches_all = {rule.name for rule in rules if not rule._target_pattern.has_single_output_node}
-    assert searches_all
-    assert tried
-    assert not tried & searches_all
-    assert rewriter._DEFAULT_REWRITE_RULES is rules
 
 
 class SmallSums(nn.Module):
