@@ -5,11 +5,10 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -65,31 +64,19 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
     """
     args, _ = program.example_inputs
     names = [f"input{i}" for i in range(len(args))]
-    with _as_capture_errors("cannot be exported to ONNX", path):
-        from torch.onnx._internal.exporter import _fx_passes
-
-        decompose = _decomposing(_fx_passes.decompose_with_registry)
-        with _set(_fx_passes, "decompose_with_registry", decompose):
-            torch.onnx.export(program, (), str(path), input_names=names, dynamo=True, verbose=False, optimize=False)
+    with _as_capture_errors("cannot be exported to ONNX", path), _decomposed_where_needed():
+        torch.onnx.export(program, (), str(path), input_names=names, dynamo=True, verbose=False, optimize=False)
 
 
 @contextmanager
-def _set(module: ModuleType, name: str, value: Any) -> Iterator[None]:
-    """Have a module's attribute be `value` within the context."""
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
-def _decomposing(decompose: Callable[..., ExportedProgram]) -> Callable[..., ExportedProgram]:
-    """Return `decompose`, but programs whose operators all have an ONNX form are left as they are.
+def _decomposed_where_needed() -> Iterator[None]:
+    """Within the context programs whose operators all have an ONNX form are written as they are.
 
     PyTorch traces a program anew to decompose it, which takes half of an export (LeViT: 2.2 s of 4.4).
     """
-    from torch.onnx._internal.exporter import _decomp
+    from torch.onnx._internal.exporter import _decomp, _fx_passes
+
+    decompose = _fx_passes.decompose_with_registry
 
     def where_needed(exported_program: ExportedProgram, registry: Any) -> ExportedProgram:
         known = set(_decomp.get_onnx_implemented_overloads(registry))
@@ -98,7 +85,11 @@ def _decomposing(decompose: Callable[..., ExportedProgram]) -> Callable[..., Exp
         writes = any(isinstance(one, OpOverload) and one._schema.is_mutable for one in called)
         return decompose(exported_program, registry) if others or writes else exported_program
 
-    return where_needed
+    _fx_passes.decompose_with_registry = where_needed  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        _fx_passes.decompose_with_registry = decompose
 
 
 @contextmanager
