@@ -83,18 +83,6 @@ def busy() -> Iterator[None]:
     thread.join()
 
 
-@pytest.mark.usefixtures("busy")
-def test_it_rests_until_it_is_let_work_and_ends_with_its_caller(tmp_path: Path) -> None:
-    with Guard(tmp_path) as guard:
-        process = guard.begun()
-        for works in (False, True, False):
-            guard.tell(works=works)
-            eventually(lambda works=works: stopped(process) != works)
-        assert guard.has_turn
-    assert not Path(f"/proc/{process}").exists()
-    assert not list(tmp_path.glob(f"{search_guard.PREFIX}*"))
-
-
 @pytest.mark.parametrize("works", [True, False])
 def test_its_command_ends_though_it_is_killed_itself(tmp_path: Path, *, works: bool) -> None:
     with Guard(tmp_path) as guard:
