@@ -188,7 +188,7 @@ def test_what_is_the_same_in_every_call_is_computed_before_and_nothing_else() ->
     before = read.weights_digest()
     program = torch.export.export(written_out(read), (x,))
     assert read.weights_digest() == before
-    names = [str(node.target) for node in program.graph.nodes]
+    names = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     assert not any(one in name for name in names for one in ("fill", "aten.index.Tensor", "permute"))
     for given in (x, torch.randn(4, 4)):
         for found, wanted in zip(program.module()(given), module(given), strict=True):
