@@ -46,7 +46,7 @@ class Found:
 
     def __init__(self, contender: Contender, looks: int = 1) -> None:
         self._left, self.over = [*[None] * looks, contender], False
-        self.waits, self.waited_s, self.share, self.rests, self.broken_off = 0, 0.0, 1.0, False, False
+        self.waits, self.waited_s, self.rests, self.broken_off = 0, 0.0, False, False
 
     def start(self) -> None:
         """Nothing to start."""
@@ -57,10 +57,9 @@ class Found:
         self.over = not self._left
         return found
 
-    def wait(self, timeout_s: float) -> float:
+    def wait(self, timeout_s: float) -> None:
         """Count how often it is waited for."""
         self.waits, self.waited_s = self.waits + 1, self.waited_s + timeout_s
-        return self.share
 
     def rest(self, rests: bool) -> None:
         """Note it."""

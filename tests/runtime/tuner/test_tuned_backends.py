@@ -272,19 +272,20 @@ def test_a_search_for_backends_takes_no_seconds_that_calls_or_others_need(
         assert search.waits > before
 
 
-def test_a_search_that_gets_no_core_takes_fewer_seconds(machine: Machine, tmp_path: Path) -> None:
+def test_a_search_while_that_of_another_process_is_at_work_takes_fewer_seconds(
+    machine: Machine, tmp_path: Path
+) -> None:
     with made(Clock(0.001), machine, tmp_path, backend=Contender(backend("slow"), function), looks=5_000) as tuned:
         tuned.budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works and tuned.settled)
         search, waited_s = tuned._backends._search, list[float]()
         assert isinstance(search, Found)
-        for search.has_turn, search.share in ((True, 1.0), (True, 0.1), (False, 1.0)):
+        for search.has_turn in (True, False):
             run(tuned, 200)  # the pace of the turn before is over
             search.waited_s = 0.0
             run(tuned, 400)
             waited_s.append(search.waited_s)
-        assert waited_s[0] > 4 * waited_s[1] > 0, "other processes take the cores"
-        assert waited_s[1] > 4 * waited_s[2] > 0, "another process's search is at work"
+        assert waited_s[0] > 16 * waited_s[1] > 0
 
 
 @needs_compiler

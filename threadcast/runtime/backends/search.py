@@ -169,15 +169,11 @@ class BackendSearch:
             self._listen()
         return self._opened(self._built.popleft(), unlimited=unlimited) if self._built and not self._over else None
 
-    def wait(self, timeout_s: float) -> float:
-        """Let it work, and return when `poll` has something to do, or after `timeout_s` seconds.
-
-        Returns the share of the time in which it got the core that it wanted.
-        """
-        if self._over or self._built or self._process is None:
-            return 1.0
-        self._process.rest(False)
-        return self._process.wait(timeout_s)
+    def wait(self, timeout_s: float) -> None:
+        """Let it work, and return when `poll` has something to do, or after `timeout_s` seconds."""
+        if not (self._over or self._built) and self._process is not None:
+            self._process.rest(False)
+            self._process.wait(timeout_s)
 
     def rest(self, rests: bool) -> None:
         """Let the process that builds backends work beside the caller, or rest while that computes (`search_guard`)."""

@@ -8,8 +8,7 @@ folder is deleted.
 
 The command and what it started work while the first byte of the file descriptor STATE is 1, and while PARENT computes
 nothing and a core is idle (`Idleness`); else they are stopped. The signal `LOOK` has the byte read anew. The second
-byte is 1 while the command may run and none of another guard does; its process id follows. It imports nothing but the
-standard library.
+byte is 1 while the command may run and none of another guard does. It imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ BUSY = 0.2
 """Cores that the caller uses from which on it computes."""
 GIVE_BACK_S = 3.0
 """Seconds of rest after which other guards' commands may run in its place: longer than comparisons take."""
-PID_BYTES = 4
-"""Bytes of the command's process id in the state."""
 IDLE = "idle"
 """Name of the file in the folder that the command keeps while it has nothing to do: then it needs no turn."""
 NOTHING_TO_DO = 75
@@ -183,7 +180,7 @@ class Command:
         if self._process is None or self._process.returncode is not None:
             return
         goes_on = self._idle.exists() or (works and self._turn.take())
-        os.pwrite(self._state, bytes([self._turn.held]) + self._process.pid.to_bytes(PID_BYTES, "little"), 1)
+        os.pwrite(self._state, bytes([self._turn.held]), 1)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGCONT if goes_on else signal.SIGSTOP)
 

@@ -114,24 +114,11 @@ class SearchProcess:
         self._told_s = 0.0  # a kept process that has begun anew works until it is told to rest
         return found
 
-    def wait(self, timeout_s: float) -> float:
-        """Return when it tells something, or after `timeout_s` seconds.
-
-        Returns the share of that time in which it got the core that it wanted.
-        """
+    def wait(self, timeout_s: float) -> None:
+        """Return when it tells something, or after `timeout_s` seconds."""
         answered = select.poll()
         answered.register(self._messages, select.POLLIN)
-        began_s, waited_s = time.monotonic(), self._waited_s()
         answered.poll(timeout_s * 1e3)
-        return 1 - (self._waited_s() - waited_s) / (time.monotonic() - began_s)
-
-    def _waited_s(self) -> float:
-        """Seconds for which its first thread was ready and got no core; 0 where Linux does not say."""
-        process = int.from_bytes(os.pread(self._state, search_guard.PID_BYTES, 2), "little")
-        try:
-            return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) * 1e-9
-        except (OSError, ValueError, LookupError):
-            return 0.0
 
     def rest(self, rests: bool) -> None:
         """Stop it, or let it work. Where it rests it works all the same while this process computes nothing.

@@ -21,8 +21,6 @@ from threadcast.runtime.tuner.candidate import Backends, Contender, MakeBackends
 
 TURN_S, MOST_TURN_S = 0.02, 0.1
 """Seconds of a turn between calls: caches have to be filled anew after each. Between them two calls are waited for."""
-LEAST_SHARE = 0.05
-"""Share of a core in a turn below which turns come no more rarely."""
 ASKS_S, ASK_S = 0.5, 0.002
 """Seconds between two looks whether the search of another process is still at work, and what each takes."""
 
@@ -125,17 +123,12 @@ class BackendsBeside:
         self._leave_out(failure)
         return found
 
-    def wait(self, timeout_s: float) -> float:
-        """Let the search work, and return when `poll` has something to do, or after `timeout_s` seconds.
-
-        Returns the share of the time in which it got the core that it wanted.
-        """
-        if self._search is None:
-            return 1.0
-        _TURN.worked += 1
-        share = self._search.wait(timeout_s)
-        _TURN.worked += 1
-        return share
+    def wait(self, timeout_s: float) -> None:
+        """Let the search work, and return when `poll` has something to do, or after `timeout_s` seconds."""
+        if self._search is not None:
+            _TURN.worked += 1
+            self._search.wait(timeout_s)
+            _TURN.worked += 1
 
     def before_step(self, *, rests: bool) -> None:
         """Let the search that is at work rest beside the next step, or work."""
@@ -152,15 +145,15 @@ class BackendsBeside:
     def turn(self, step_s: float, *, left_s: float, now_s: float) -> None:
         """Let the search work while the caller waits, of whose `left_s` seconds this takes some, before a step.
 
-        Between two turns steps take as long as a turn, at least two of them, of `step_s` seconds each; longer where
-        other processes take the cores.
+        Between two turns steps take as long as a turn, at least two of them, of `step_s` seconds each; longer where the
+        search of another process is at work.
         """
         turn_s = min(max(TURN_S, 2 * step_s), MOST_TURN_S)
         if self._search is None or self.beside or left_s < turn_s or now_s < self._turn_s:
             return
         has_turn = self._search.has_turn
-        share = self.wait(turn_s if has_turn else ASK_S)
-        self._turn_s = now_s + turn_s + step_s + (turn_s / max(share, LEAST_SHARE) if has_turn else ASKS_S)
+        self.wait(turn_s if has_turn else ASK_S)
+        self._turn_s = now_s + turn_s + step_s + (turn_s if has_turn else ASKS_S)
         self._search.rest(True)
 
     def _leave_out(self, failure: Failure) -> None:

@@ -143,11 +143,8 @@ class Backends(Protocol):
         """
         ...
 
-    def wait(self, timeout_s: float) -> float:
-        """Let it work, and return when `poll` has something to do, or after `timeout_s` seconds.
-
-        Returns the share of the time in which it got the core that it wanted.
-        """
+    def wait(self, timeout_s: float) -> None:
+        """Let it work, and return when `poll` has something to do, or after `timeout_s` seconds."""
         ...
 
     @property
