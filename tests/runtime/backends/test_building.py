@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.runtime.backends.programs import passed_on
+from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends import building
 from threadcast.runtime.backends.building import Search
 from threadcast.runtime.backends.exported import Exported
@@ -60,6 +62,16 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Messag
         return messages
 
     return searched
+
+
+def test_a_program_without_a_form_in_onnx_is_not_exported_for_a_second_library(tmp_path: Path) -> None:
+    program = Exported(passed_on(torch.special.bessel_j0, torch.ones(3)), tmp_path)
+    cost_s = list[float]()
+    for _ in range(2):
+        with pytest.raises(CaptureError, match="cannot be exported to ONNX"):
+            program.onnx  # noqa: B018 - which writes it
+        cost_s.append(program.cost_s)
+    assert cost_s[0] == cost_s[1] > 0
 
 
 @pytest.mark.parametrize(("kind", "convolves"), [("convolutions", True), ("products", False)])

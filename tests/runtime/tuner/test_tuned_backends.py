@@ -272,9 +272,7 @@ def test_a_search_for_backends_takes_no_seconds_that_calls_or_others_need(
         assert search.waits > before
 
 
-def test_a_search_while_that_of_another_process_is_at_work_takes_fewer_seconds(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_a_search_takes_fewer_seconds_while_that_of_another_process_works(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(0.001), machine, tmp_path, backend=Contender(backend("slow"), function), looks=5_000) as tuned:
         tuned.budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works and tuned.settled)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +20,38 @@ from threadcast.runtime.backends.written_out import written_out
 
 
 class Exported:
-    """A program, each form of which is made once for all libraries, with its files in `folder`."""
+    """A program with its files in `folder`. Each form is made once for all libraries, and fails for all as for the first.
+
+    `cost_s` are the CPU seconds that its forms have taken so far.
+    """
 
     def __init__(self, read: ReadProgram, folder: Path) -> None:
-        self._read, self.folder = read, folder
-        self.cost_s = 0.0
-        """CPU seconds that its forms have taken so far."""
+        self._read, self.folder, self.cost_s = read, folder, 0.0
+        self._forms: dict[str, Any] = {}
 
-    @cached_property
+    @property
     def program(self) -> ExportedProgram:
         """As PyTorch exports it."""
-        with self._counted():
-            return torch.export.export(written_out(self._read), self._read.example)
+        return self._form("program", lambda: torch.export.export(written_out(self._read), self._read.example))  # type: ignore[no-any-return]
 
-    @cached_property
+    @property
     def onnx(self) -> Path:
         """The file that `write_onnx` writes."""
         program, path = self.program, self.folder / "model.onnx"
-        with self._counted():
-            write_onnx(program, path)
+        self._form("onnx", lambda: write_onnx(program, path))
         return path
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        began_s = cpu_s()
-        try:
-            yield
-        finally:
+    def _form(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self._forms:
+            began_s = cpu_s()
+            try:
+                self._forms[name] = make()
+            except Exception as error:  # noqa: BLE001 - whatever stops the exporter
+                self._forms[name] = error
             self.cost_s += cpu_s() - began_s
+        if isinstance(found := self._forms[name], Exception):
+            raise found
+        return found
 
 
 def cpu_s() -> float:
@@ -64,8 +67,12 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
     """
     args, _ = program.example_inputs
     names = [f"input{i}" for i in range(len(args))]
-    with _as_capture_errors("cannot be exported to ONNX", path), _decomposed_where_needed():
-        torch.onnx.export(program, (), str(path), input_names=names, dynamo=True, verbose=False, optimize=False)
+    try:
+        with warnings.catch_warnings(), torch.no_grad(), _decomposed_where_needed():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(program, (), str(path), input_names=names, dynamo=True, verbose=False, optimize=False)
+    except Exception as error:  # of a dozen kinds; each means that this module has no such form
+        raise CaptureError(f"cannot be exported to ONNX: {type(error).__name__}") from error
 
 
 @contextmanager
@@ -90,15 +97,3 @@ def _decomposed_where_needed() -> Iterator[None]:
         yield
     finally:
         _fx_passes.decompose_with_registry = decompose
-
-
-@contextmanager
-def _as_capture_errors(what: str, path: Path) -> Iterator[None]:
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            yield
-    except Exception as error:
-        # The exporters raise a dozen kinds of errors; each means that this module has no such form.
-        path.unlink(missing_ok=True)
-        raise CaptureError(f"{what}: {type(error).__name__}") from error

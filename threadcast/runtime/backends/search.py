@@ -42,7 +42,7 @@ from threadcast.runtime.tuner.candidate import Contender, backend
 from threadcast.threads.affinity import PinnedThread
 from threadcast.threads.memory import memory_regime
 
-BACKENDS = ("onnxruntime", "openvino", "torch.compile")
+BACKENDS = tuple(LIBRARIES)
 
 OPENING_S = 2.0
 """Longest time in seconds that a caller who does not wait for the search may be kept by opening a backend."""
