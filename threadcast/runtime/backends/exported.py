@@ -20,7 +20,7 @@ from threadcast.runtime.backends.written_out import written_out
 
 
 class Exported:
-    """A program with its files in `folder`. Each form is made once for all libraries, and fails for all as for the first.
+    """A program with its files in `folder`. Each form is made once for all libraries, or fails for all of them.
 
     `cost_s` are the CPU seconds that its forms have taken so far.
     """
