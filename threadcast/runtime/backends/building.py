@@ -40,6 +40,11 @@ class _Times:
     eager_s: float
     calm: bool
 
+    @property
+    def share(self) -> float:
+        """The backend's seconds over PyTorch's."""
+        return self.call_s / self.eager_s
+
 
 class Search:
     """Builds, checks and times the backends for one program in a folder; `send` takes what there is to tell."""
@@ -54,14 +59,11 @@ class Search:
         self._flat = FlatModule(program.module, (program.example, {}))
         self._exported = Exported(program, folder)
         self._inside = Inside(program)
-        self._best_s = float("inf")
+        self._tried: dict[str, _Times] = {}
+        """Those of backends that answer as PyTorch does, or are slow."""
         self._built: dict[str, Built] = {}
         self._stored: str | None = None
         """The backend whose way is stored."""
-        self._found: dict[str, float] = {}
-        """Seconds of each backend's call over PyTorch's."""
-        self._shares: dict[str, float] = {}
-        """Those that no other work has disturbed."""
         self._costs_s = {PROGRAM: cpu_s() - began_s}
         """CPU seconds of building each, and of what is done once for all."""
 
@@ -75,8 +77,9 @@ class Search:
         """Report the fastest way of each backend as soon as it is known; build none that is expected to be slower."""
         kind, shape, failed = self._options.kind, Shape(*self._options.shape), list[str]()
         for backend in history.ordered(self._options.among, kind, shape):
-            best = 1 / min([1.0, *self._found.values()])
-            left = history.forecast(backend, kind, self._found, shape).beyond(best)
+            found = {name: times.share for name, times in self._tried.items()}
+            best = 1 / min([1.0, *found.values()])
+            left = history.forecast(backend, kind, found, shape).beyond(best)
             if left < WORTH:
                 self._leave_out(backend, f"beyond a gain of {best:.3g} it is expected to gain {left - 1:.2%}")
                 continue
@@ -85,17 +88,18 @@ class Search:
                 self._try(backend)
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others remain
                 self._leave_out(backend, error)
-            if backend not in self._found:
+            if backend not in self._tried:
                 failed.append(backend)
             self._costs_s[backend] = cpu_s() - self._exported.cost_s - before_s
             self._store()
             return_freed_memory()
         self._costs_s[PROGRAM] += self._exported.cost_s
-        history.add(kind, self._shares, self._costs_s, shape=shape, failed=failed)
+        calm = {name: times.share for name, times in self._tried.items() if times.calm}
+        history.add(kind, calm, self._costs_s, shape=shape, failed=failed)
 
     def _store(self) -> None:
         """Keep the fastest way so far for later processes: this one may end before all are built."""
-        options, fastest = self._options, min(self._built, key=self._found.__getitem__, default=None)
+        options, fastest = self._options, min(self._built, key=lambda name: self._tried[name].share, default=None)
         if fastest is None or fastest == self._stored or not options.key or options.history is None:
             return
         store, weights = WayStore(Path(options.history).with_name(WAYS)), self._read.weights_digest()
@@ -119,17 +123,15 @@ class Search:
         open_s = import_s + time.process_time() - began_s
         self._flat.check(call)
         times = self._times(call)
-        fastest_s = min(self._best_s, times.eager_s)
+        fastest_s = min([times.eager_s, *(one.call_s for one in self._tried.values() if one.calm)])
         is_slow = times.calm and times.call_s > self._options.close * fastest_s
         if not is_slow and (reason := self._probes.disagreement(call)) is not None:
             raise CaptureError(reason)
-        self._found[backend] = share = times.call_s / times.eager_s
-        if times.calm:
-            self._shares[backend], self._best_s = share, min(fastest_s, times.call_s)
+        self._tried[backend] = times
         if is_slow:
             self._leave_out(backend, f"{times.call_s:.3g} s a call; the fastest so far takes {fastest_s:.3g} s")
             return
-        gain = 1 / share if times.calm else None
+        gain = 1 / times.share if times.calm else None
         self._built[backend] = Built(backend, str(file), times.call_s, open_s, self._integers.arguments, gain)
         self._send(built=asdict(self._built[backend]))
 
