@@ -20,12 +20,11 @@ from typing import Any
 
 import torch
 from told import Answer, serve
-from torch import Tensor
+from torch import Tensor, nn
 
 from threadcast import networks, optimize, optimize_training
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.networks import Workload
-from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.threads.memory import keep_freed_memory, peak_bytes
 from threadcast.threads.openmp import end_idle_workers
@@ -101,8 +100,7 @@ def backend(work: Workload, setting: dict[str, Any], info: dict[str, Any]) -> Ca
     model, arguments = work.model.eval(), (tuple(work.inputs), {})
     if setting["backend"] == "torch.compile":
         info["runs"] = "torch.compile"
-        module = FlatModule(model, arguments)
-        return partial(compiled_call(module), module.tensors(arguments))
+        return compiled_call(model, work.inputs)
     captured = capture_forward(lambda args, kwargs: model(*args, **kwargs), *arguments)
     with torch.no_grad():
         result = model(*work.inputs)
@@ -121,20 +119,19 @@ def backend(work: Workload, setting: dict[str, Any], info: dict[str, Any]) -> Ca
     return partial(found.run, *arguments)
 
 
-def compiled_call(module: FlatModule) -> TensorCall:
-    """Compile the module with `torch.compile`, its weights as constants, and return its call."""
+def compiled_call(model: nn.Module, inputs: Sequence[Tensor]) -> Callable[[], object]:
+    """Compile the model with `torch.compile`, its weights as constants, and return its call with these inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Inductor's modules warn of each other when they are imported
         import torch._inductor.config as inductor
 
-        compiled = torch.compile(module)
+        compiled = torch.compile(model)
 
-        def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        def run() -> object:
             with torch.no_grad(), inductor.patch(freezing=True):
-                result: Sequence[Tensor] = compiled(*tensors)
-                return result
+                return compiled(*inputs)
 
-        run(module.tensors(module.example))  # compiles
+        run()  # compiles
     return run
 
 

@@ -1,4 +1,4 @@
-"""A module as a function of tensors alone, for backends that take the module's parameters as constants."""
+"""A module seen as a function of tensors alone, as backends are that have its parameters as constants."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TensorCall = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Takes the tensors among a call's arguments, and returns the tensors of its result, both in flat order."""
 
 
-class FlatModule(nn.Module):
-    """A module as a function from tensors to tensors; its other arguments are fixed to those of the example.
+class FlatModule:
+    """A module seen as a function from tensors to tensors; its other arguments are fixed to those of the example.
 
     `arguments` are the example: positional arguments and keywords. CaptureError where the module returns anything but
     tensors; it neither writes to its buffers or arguments nor draws random numbers (`program_file`). `result` is the
@@ -44,16 +44,12 @@ class FlatModule(nn.Module):
         self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], *, result: Any = None,
         returned: Mapping[int, int] = MappingProxyType({}),
     ) -> None:  # fmt: skip
-        super().__init__()
-        self.module = module
-        self._returned = returned
-        self.example = arguments
-        self._leaves, self._structure = pytree.tree_flatten(arguments)
+        self.module, self.example, self._returned = module, arguments, returned
         if result is None:
             with torch.no_grad():
                 result = module(*arguments[0], **arguments[1])
         results, self.result_structure = pytree.tree_flatten(result)
-        self.expected = self._computed(results)
+        self.expected = [one for at, one in enumerate(results) if at not in returned]
         if not all(isinstance(leaf, Tensor) for leaf in self.expected):
             raise CaptureError("the module returns something else than tensors")
 
@@ -63,16 +59,6 @@ class FlatModule(nn.Module):
         if not kwargs and all(isinstance(value, Tensor) for value in args):
             return list(args)
         return [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
-
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        given = iter(tensors)
-        leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, self._structure)
-        return tuple(self._computed(pytree.tree_leaves(self.module(*args, **kwargs))))
-
-    def _computed(self, results: Sequence[Tensor]) -> list[Tensor]:
-        """The results that are no arguments."""
-        return [one for at, one in enumerate(results) if at not in self._returned]
 
     def _whole(self, computed: Sequence[Tensor], given: Sequence[Tensor]) -> Sequence[Tensor]:
         """All results of a call."""
