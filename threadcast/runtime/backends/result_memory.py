@@ -35,11 +35,6 @@ class ResultMemory:
         if any(map(overlaps_itself, results)):
             raise CaptureError("elements of a result of the module share memory")
 
-    @property
-    def shares_elements(self) -> bool:
-        """Whether a result is another one, or a view of it."""
-        return not self._plain
-
     def is_like(self, other: ResultMemory) -> bool:
         """Whether the same results are one tensor, or views of the same others."""
         return (self._same, self._views) == (other._same, other._views)
