@@ -178,7 +178,7 @@ class _Windows(nn.Module):
         y = x * early
         early.add_(1.0)
         written[1:] = x[0, 1:]
-        return x + mask.masked_fill(mask > 2, 9.0), y * early + written, bias.sum() * x, self.table.t() + 1
+        return x + mask.masked_fill(mask > 2, 9.0), y * early + (written + 1), bias.sum() * x, self.table.t() + 1
 
 
 def test_what_is_the_same_in_every_call_is_computed_before_and_nothing_else() -> None:

@@ -26,6 +26,7 @@ from threadcast.runtime.tuner import tuning
 from threadcast.runtime.tuner.candidate import DEFAULT, Contender, Kind, backend
 from threadcast.runtime.tuner.looks import Look
 from threadcast.runtime.tuner.standings import LOOK
+from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.threads.affinity import thread_ids
 
@@ -174,15 +175,16 @@ def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the
         assert list(tmp_path.glob("*.json")), "stored for the next process"
 
 
-@pytest.mark.parametrize(("most", "left"), [(8.0, True), (2.01, False)])
-def test_what_backends_may_gain_is_left_though_half_of_them_gain_less_than_the_plan(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: float, left: bool
+def test_what_backends_may_gain_beyond_the_best_is_left(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PlanStore, "backends", lambda *_, **__: Forecast(2.0, most, 1.0))
-    clock = Clock(other_s=0.25)
-    with made(clock, machine, tmp_path, backend=Contender(backend("found"), function), looks=10_000) as tuned:
-        run_until(tuned, lambda: tuned._backends.works and tuned.tournament.gain_now > 3)
-        assert (tuned.gain_left > 1.02) == left
+    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function), looks=10_000) as tuned:
+        run_until(tuned, lambda: tuned._backends.works and tuned.eager_s is not None)
+        monkeypatch.setattr(Tournament, "gain_now", 3.0)
+        tuned._of_backends = Forecast(2.0, 2.01, 1.0)
+        assert tuned._backends_left == pytest.approx(1.0)
+        tuned._of_backends = Forecast(2.0, 800.0, 1.0)
+        assert tuned.gain_left == tuned._backends_left > 1000
 
 
 def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machine: Machine, tmp_path: Path) -> None:
