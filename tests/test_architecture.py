@@ -67,7 +67,7 @@ MOST = {
     "runtime/check": (1_195, 15),
     "runtime/plans": (2_100, 15),
     "runtime/tuner": (4_265, 18),
-    "runtime/backends": (3_580, 22),
+    "runtime/backends": (3_540, 22),
     "runtime/watching": (650, 15),
     "runtime/bundles": (540, 15),
     "runtime/calls": (1_240, 16),

@@ -92,7 +92,7 @@ def _decomposed_where_needed() -> Iterator[None]:
         writes = any(isinstance(one, OpOverload) and one._schema.is_mutable for one in called)
         return decompose(exported_program, registry) if others or writes else exported_program
 
-    _fx_passes.decompose_with_registry = where_needed  # type: ignore[assignment]
+    _fx_passes.decompose_with_registry = where_needed
     try:
         yield
     finally:
