@@ -47,7 +47,7 @@ SETTINGS: dict[str, Callable[[Any], Optimizer]] = {
     "in groups": in_groups,
     "adamw with amsgrad": lambda p: AdamW(p, 0.01, eps=1e-3, amsgrad=True, betas=(0.8, 0.9)),
 }
-ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-9}
+ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-9, torch.bfloat16: 0.0}
 """How far movements may differ, as a share of the largest one of a parameter."""
 BY_KERNELS = [torch.float32, torch.float64]
 """Types of which PyTorch's fused kernels are right; others' updates are PyTorch's."""

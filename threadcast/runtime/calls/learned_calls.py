@@ -104,7 +104,7 @@ class LearnedCalls:
 
     def _learning(self) -> str:
         """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
-        kinds = sum(report.measuring for report in self.reports)
+        kinds = sum(one.report.measuring for one in self._table)
         return f"{self.title}: measuring{f' {kinds} kinds of calls' if kinds > 1 else ''}" if kinds else ""
 
     @property
