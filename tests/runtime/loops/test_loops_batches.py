@@ -159,15 +159,3 @@ def test_a_number_that_each_batch_has_another_of_is_refused_aloud() -> None:
         return [step(*batch(seed)) for seed in range(2 * STEPS)], model
 
     trains_as_eager(loop, refused="numbers that it reads out of tensors")
-
-
-def test_dropout_behind_convolutions() -> None:
-    """In channels last the same numbers are dropped: those of rows lie alike in every order of images."""
-
-    def loop(make: Make) -> Any:
-        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(16, 3)).double()
-        step = make(model, cross_entropy, sgd(model))
-        images = [torch.randn(5, 3, 4, 4, dtype=torch.float64) for _ in range(2 * STEPS)]
-        return [step(x, torch.arange(5) % 3) for x in images], model, torch.rand(3)
-
-    trains_as_eager(loop)

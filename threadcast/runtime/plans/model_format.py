@@ -9,21 +9,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._prims_common import make_contiguous_strides_for
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.dependencies import is_random, lies_in, writes
+from threadcast.capture.graph.dependencies import lies_in, writes
 from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import Ref, find_refs
-from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.plans.shared_memory import any_shared
 from threadcast.runtime.plans.variant import MemoryFormat
-
-GIVEN_ONLY = (MemoryFormat.AS_GIVEN,)
-"""The formats of calls for which the model's tensors stay as they are."""
 
 
 def formats_of(model: nn.Module | None, example: Any) -> tuple[MemoryFormat, ...]:
@@ -40,22 +35,10 @@ def formats_with_equal_results(captured: Captured, formats: Sequence[MemoryForma
     """Return those of `formats` in which a call with this graph gives what it gives in the given format.
 
     Random numbers are drawn in the order of a tensor's numbers in memory, and another format has copies of images and
-    weights in other memory: a graph that draws numbers for more than rows, writes to an image among its arguments, or
-    returns one or a weight has only the given format.
+    weights in other memory: a graph that draws numbers, writes to an image among its arguments, or returns one or a
+    weight has only the given format.
     """
-    return GIVEN_ONLY if _draws_images(captured) or _shares_images(captured) else tuple(formats)
-
-
-def _draws_images(captured: Captured) -> bool:
-    """Whether a graph may draw random numbers into tensors that lie otherwise in another format: not into rows, as of a
-    dropout behind the images, or a number for each image."""
-    pairs = zip(captured.program.nodes, captured.graph.ops, strict=True)
-    return not all(_is_rows(spec) for node, op in pairs if is_random(node) for spec in (*op.inputs, *op.outputs))
-
-
-def _is_rows(spec: TensorSpec) -> bool:
-    sides = sum(size > 1 for size in spec.shape)
-    return sides <= 2 and tuple(spec.laid_out) == make_contiguous_strides_for(spec.shape)
+    return (MemoryFormat.AS_GIVEN,) if captured.random or _shares_images(captured) else tuple(formats)
 
 
 def with_images_channels_last(values: Any) -> Any:
@@ -98,6 +81,10 @@ def _copies(node: Node, images: set[int]) -> bool:
     if node.target is not torch.ops.aten.clone.default or not {ref.slot for ref in node.refs()} & images:
         return False
     return node.kwargs.get("memory_format") is torch.channels_last
+
+
+GIVEN_ONLY = (MemoryFormat.AS_GIVEN,)
+"""The formats of calls for which the model's tensors stay as they are."""
 
 
 class ModelFormat:
