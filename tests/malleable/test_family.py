@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from tests.malleable.processes import COMMAND, CORES, PER_CORE, line, needs_two_cores, running
 from tests.waiting import eventually
 from threadcast.malleable.family import ancestors, descendants
+from threadcast.malleable.family_masks import GivenMasks
 from threadcast.malleable.inherited_limit import VARIABLE, inherited_limit, record_limit
 from threadcast.malleable.sockets import ask, socket_of
 
@@ -139,6 +141,7 @@ def test_what_computes_without_any_library_is_attached_too() -> None:
 
 FORKING = """
 import os
+import random
 import signal
 print("ready", flush=True)
 if os.fork() == 0:
@@ -193,3 +196,14 @@ def test_thread_counts_follow_in_other_threads_too() -> None:
             process.stdin.write("go\n")
             process.stdin.flush()
             assert line(process) == size
+
+
+def test_only_masks_that_were_given_are_read_back_however_many_there_are() -> None:
+    draws, given = random.Random(0), GivenMasks()
+    masks = [frozenset(draws.sample(range(256), 64)) for _ in range(60)]
+    for mask in masks:
+        given.add(mask)
+    given.clear()
+    given.read()
+    assert given
+    assert given <= set(masks)

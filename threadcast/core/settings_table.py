@@ -28,7 +28,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         ),
         Setting(
             "corun", Path, lambda env: user_data_dir(env) / "corun",
-            "Directory of measured slow-downs of ops that run side by side.",
+            "Directory of slow-downs that ops that run side by side have shown.",
             default_text="corun in the user's data directory",
         ),
         Setting("store.keep_samples", int, None, "Samples of an op in a case on a machine that `threadcast db prune` "
@@ -54,8 +54,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
                 "service, which is sent what the local store gets and asked what that does not know (with "
                 "predictor.key, if it is predictor.url)."),
         Setting("engine.tuning_share", float, 0.05, "Share of the time since the first call that learning may lose "
-                "against the best way known, or 1.5 seconds where that is more, beside the first capture; up to twice "
-                "the share while backends are searched; 1 is any time.", minimum=0, maximum=1),
+                "against PyTorch, beside 1.5 to 3 seconds, which rise with the time of calls; 1 is any time.",
+                minimum=0, maximum=1),
         Setting("engine.most_bytes", int, 2**30, "Memory that an optimised function or step may use for its graphs and "
                 "plans of kinds of calls (shapes, types, modes); those used least recently are dropped.", "bytes",
                 minimum=0),

@@ -38,7 +38,9 @@ class GivenMasks(set[frozenset[int]]):
         if mask not in self:
             super().add(mask)
             said = f"{format_cpus(mask)} {self._said()}".encode()
-            self._page[:] = said[: mmap.PAGESIZE].ljust(mmap.PAGESIZE)
+            if len(said) > mmap.PAGESIZE:
+                said = said[: mmap.PAGESIZE + 1].rpartition(b" ")[0]
+            self._page[:] = said.ljust(mmap.PAGESIZE)
 
     def read(self) -> None:
         """Add all that others have added."""

@@ -18,7 +18,7 @@ from threadcast.core.json_reading import unique_members
 from threadcast.service.deadlines import deadline, too_late
 from threadcast.service.problems import Problem
 
-_LARGE = re.compile(rb"[0-9][eE]\+?0*[0-9]{3}|[0-9]{308}")
+_LARGE = re.compile(rb"[0-9][eE]\+?0*[0-9]{3}|[0-9]{200}")
 """Matches every text that may have a number that overflows; only such texts are checked further."""
 
 

@@ -83,7 +83,7 @@ summaries = Table(
     Column("cases", Integer, nullable=False),
     Column("measurements", Integer, nullable=False, server_default="0"),
     Column("samples", Integer, nullable=False),
-    Column("medians", LargeBinary, nullable=False, server_default=""),  # of `cases`, as `case_figures.MEDIANS`
+    Column("medians", LargeBinary, nullable=False, server_default=""),  # of `cases`, as `case_figures` packs them
     Column("best_s", Double, nullable=False),  # median seconds in the fastest case
     Column("best_threads", Integer, nullable=False),
     Column("best_affinity", Text, nullable=False),

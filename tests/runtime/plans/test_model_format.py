@@ -244,6 +244,7 @@ def test_channels_last_is_tried_where_images_meet_convolutions(
         (lambda x, of: (of(x), x.transpose(1, 2)), False),
         (lambda x, of: (of(x), of[0].weight.detach()), False),
         (lambda x, of: nn.functional.dropout(of(x)), False),
+        (lambda x, of: nn.functional.dropout(of[0](x).flatten(2).transpose(1, 2)), False),
     ],
 )
 def test_another_format_is_for_calls_without_effects_on_what_it_copies(

@@ -1,6 +1,6 @@
 """Captures of several threads take turns: each changes what belongs to the whole process, and puts back what it found.
 
-Such are the filters of warnings, methods of tensors (`tensor_reads`), and Python values that both can reach. Two that
+Such are the filters of warnings, methods of tensors, and Python values that both can reach. Two that
 overlapped would put back what the other one had set.
 """
 

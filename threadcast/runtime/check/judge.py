@@ -68,7 +68,7 @@ class WrongOperator:
 class EagerValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that keeps copies of operator calls' results, in `values` by the id that capture gives the call.
 
-    The calls must be those that `capture.recorder` saw, so run the same step under it. `wanted`: of these calls only.
+    The calls must be those that `capture.graph.recorder` saw, so run the same step under it. `wanted`: of these only.
     """
 
     def __init__(self, wanted: Collection[str]) -> None:

@@ -55,8 +55,8 @@ class BeforeRun:
     """The random state before a run by a graph, and copies of what the run writes to before an operator raises.
 
     An operator that raises because of values has all other writes of the graph wait for it, such as the optimizer's
-    (`capture.dependencies`), so the copies are of running statistics and their like. `take` makes them anew before each
-    run, `set_back` writes them back.
+    (`capture.graph.dependencies`), so the copies are of running statistics and their like. `take` makes them anew
+    before each run, `set_back` writes them back.
     """
 
     def __init__(self, captured: Captured) -> None:

@@ -112,7 +112,7 @@ class OwnSteps:
         """Hooks and methods of each optimizer when its steps were found to be its own."""
 
     def are_own(self, optimizer: Optimizer) -> bool:
-        """Return whether the next step of this optimizer is; its type must be one of `capture.optimizers.NUMBERS`."""
+        """Return whether the next step of this optimizer is; its type is one of `capture.graph.optimizers.NUMBERS`."""
         kind: Any = type(optimizer)
         own = vars(optimizer).get
         found = (
