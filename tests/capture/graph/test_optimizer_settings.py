@@ -197,3 +197,20 @@ def test_parameters_of_several_kinds_are_trained_as_eager_does(make: Callable[[A
         precise = 1e-4 if found.dtype is torch.float32 else 1e-5
         torch.testing.assert_close(found, wanted, rtol=precise, atol=precise, msg=lambda m, name=name: f"{name}: {m}")
     assert set(optimizer.state) == {p for name, p in model.named_parameters() if name != "unused"}
+
+
+class Sign(nn.Module):
+    """Its gradient is zeros without memory, to which nothing can be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.of.sgn() * x
+
+
+def test_gradients_that_are_zeros_without_memory_are_left_to_pytorch() -> None:
+    model = Sign()
+    with pytest.raises(OptimizerRefused, match="the gradient of of is zeros without memory"):
+        capture_training(model, lambda out, _: out.sum(), SGD(model.parameters()), (torch.ones(3),), None)

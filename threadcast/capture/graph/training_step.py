@@ -148,6 +148,8 @@ class TrainingStep:
                 for (name, parameter), gradient in zip(self._trained, self._clipped(gradients)):  # others come after
                     if gradient is None:
                         continue
+                    if gradient._is_zerotensor():
+                        raise ValueError(f"the gradient of {name} is zeros without memory, which kernels do not take")
                     group = self._group_of[parameter]
                     if group not in known:
                         known[group] = self.settings.numbers(group, given, self._recorder.number)
