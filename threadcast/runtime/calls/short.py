@@ -68,7 +68,7 @@ class ShortCalls:
 
     def leaves_alone(self, kind: CallKind, looking_s: float) -> bool:
         """Whether the next calls need no look: many kinds are timed, and looks make such calls clearly slower."""
-        seconds = min(self._seconds.get(kind, ()), default=math.inf)
+        seconds = max(self._seconds.get(kind, ()), default=math.inf)  # 0 where the first one was not timed
         return len(self._seconds) >= NEW_IN_A_ROW and looking_s > LOOKING_SHARE * seconds
 
     @property
