@@ -80,8 +80,12 @@ def test_of_many_kinds_most_calls_are_left_alone_where_looks_cost() -> None:
         short.ran(number, 1e-3)
     assert short.leaves_alone(0, 1e-4)
     assert not short.leaves_alone(0, 1e-6), "a look that costs nothing"
-    short.ran(0, 0.0)
-    assert not short.leaves_alone(0, 1e-6), "nor does one beside a call that was not timed"
+    for seconds in (0.0, 1e-3):
+        short.ran("not timed at first", seconds)
+    assert not short.leaves_alone("not timed at first", 1e-6)
+    for seconds in (1.0, 1e-3):
+        short.ran("slow at first", seconds)
+    assert short.leaves_alone("slow at first", 1e-4)
 
 
 def test_kinds_that_never_come_again_are_forgotten() -> None:

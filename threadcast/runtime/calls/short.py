@@ -68,8 +68,8 @@ class ShortCalls:
 
     def leaves_alone(self, kind: CallKind, looking_s: float) -> bool:
         """Whether the next calls need no look: many kinds are timed, and looks make such calls clearly slower."""
-        seconds = max(self._seconds.get(kind, ()), default=math.inf)  # 0 where the first one was not timed
-        return len(self._seconds) >= NEW_IN_A_ROW and looking_s > LOOKING_SHARE * seconds
+        last_s = (self._seconds.get(kind) or [math.inf])[-1]  # a first one fills caches, or is not timed and 0
+        return len(self._seconds) >= NEW_IN_A_ROW and looking_s > LOOKING_SHARE * last_s
 
     @property
     def kinds(self) -> Iterable[CallKind]:
