@@ -1,10 +1,9 @@
 """Throughput and latency of the service beside a bare Flask echo.
 
-    python benchmarks/service.py [--rounds 5] [--seconds 4] [--write] [--soak MINUTES [--database postgresql]]
+    python benchmarks/service.py [--rounds 5] [--seconds 4] [--write]
 
 Servers run side by side, idle but for the one that a second process loads over loopback with 8 connections; each round
-loads each of them once, by turns. Ratios are those of a round. A minute and a half; --soak does `service_soak.py` in
-place of this.
+loads each of them once, by turns. Ratios are those of a round. A minute and a half.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ from statistics import median
 
 import numpy as np
 import urllib3
-from figures.service import REQUESTS, SOAK
+from figures.service import REQUESTS
 from figures.study import spread
 from run_facts import RunFacts
 from service_place import Server, make_place, ops, service
-from service_soak import soak
 
 from threadcast.scheduler.compile_planner import compile_planner
 
@@ -126,27 +124,18 @@ def measure(rounds: int, seconds: float) -> list[dict[str, object]]:
     return [row.figures(machine, *rows[:2]) for row in rows]
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--write", action="store_true", help=f"{REQUESTS.writes}, or what --soak found")
-    parser.add_argument("--soak", type=float, metavar="MINUTES", help="mixed load with reloads, retraining and kills")
-    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite", help="of the soak")
+    parser.add_argument("--write", action="store_true", help=REQUESTS.writes)
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
-    if asked.soak:
-        found, wrong = soak(asked.soak * 60, asked.database)
-        print(SOAK.printed(found), *(f"WRONG: {what}" for what in wrong), sep="\n")
-        if asked.write:
-            SOAK.store(found, RunFacts.now(), replaces=("database",))
-        return bool(wrong)
     rows = measure(asked.rounds, asked.seconds)
     print(REQUESTS.printed(rows))
     if asked.write:
         REQUESTS.store(rows, RunFacts.now(), replaces=("machine",))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -39,24 +39,24 @@ def ops(count: int, *, seed: int) -> list[Op]:
     return list(found.values())
 
 
-def measured(of: list[Op], *, seed: int, factor: float = 1.0) -> list[Measurement]:
+def measured(of: list[Op], *, seed: int) -> list[Measurement]:
     """Each op at every case, by a law with noise."""
     random = np.random.default_rng(seed)
     made = []
     for op in of:
         share = random.uniform(0.01, 0.2)
         for case in MACHINE.cases():
-            lone_s = factor * (op.flops / 2e10 * (share + (1 - share) / case.threads) + 2e-6)
+            lone_s = op.flops / 2e10 * (share + (1 - share) / case.threads) + 2e-6
             seconds = lone_s * np.exp(random.normal(0, 0.02, 3))
             made.append(Measurement(op, MACHINE, case, tuple(Sample(float(s)) for s in seconds)))
     return made
 
 
-def make_place(directory: Path, url: str | None = None) -> list[Op]:
-    """A registry with a learned curve in `directory`, and the store at `url` (None: there, too); the ops learned of."""
+def make_place(directory: Path) -> list[Op]:
+    """A registry with a learned curve, and a store, in `directory`; the ops learned of."""
     learned = ops(LEARNED_OPS, seed=0)
     known = measured(learned, seed=1)
-    with Store.open(url or directory / "store.db") as store:
+    with Store.open(directory / "store.db") as store:
         store.add(known)
     model = LearnedCurve().fit([m for m in known if not is_held_out(m.op.key)])  # as retrained ones are
     registry = ModelRegistry(directory / "models")
@@ -79,16 +79,6 @@ class Server:
             raise SystemExit(f"no server: {line!r}")
         self.url = found[0]
 
-    def workers(self) -> list[int]:
-        """Worker processes, the oldest first: forks of the server, as others that it starts are not."""
-        found = []
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            for pid in (task / "children").read_text().split():
-                with contextlib.suppress(OSError):
-                    if _command_line(int(pid)) == _command_line(self.process.pid):
-                        found.append(int(pid))
-        return sorted(found)
-
     def stop(self) -> None:
         """End it with all its processes."""
         self.process.terminate()
@@ -99,18 +89,11 @@ class Server:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def _command_line(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
 @contextlib.contextmanager
-def service(
-    directory: Path, url: str | None = None, *, workers: int = 1, threads: int = 16, **settings: str
-) -> Iterator[Server]:
+def service(directory: Path, *, threads: int = 16, **settings: str) -> Iterator[Server]:
     """The service over what `make_place` made; `settings` are environment variables."""
-    where = ["--store", url or str(directory / "store.db"), "--models", str(directory / "models"), "--port", "0"]
-    sized = ["--workers", str(workers), "--threads", str(threads)]
-    server = Server([*_SERVE, *where, *sized], directory, **settings)
+    where = ["--store", str(directory / "store.db"), "--models", str(directory / "models"), "--port", "0"]
+    server = Server([*_SERVE, *where, "--workers", "1", "--threads", str(threads)], directory, **settings)
     try:
         yield server
     finally:

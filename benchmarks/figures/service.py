@@ -67,17 +67,4 @@ def _loads(rows: list[Row]) -> str:
 LOADS = Study("http_server_loads", "service", ("server", *_ranged("echoes_per_s")), _loads, SERVERS)
 
 
-def _soak(rows: list[Row]) -> str:
-    databases = list(dict.fromkeys(row["database"] for row in rows))
-    shown = [row for row in rows if row["kind"] != "request"]
-    lines = []
-    for (what,), found in by(shown, "what").items():
-        own = {row["database"]: row["value"] for row in found}
-        lines.append([what, *(own.get(database, "") for database in databases)])
-    return table(["what", *databases], lines)
-
-
-SOAK = Study("service_soak", "service", ("database", "kind", "what", "value"), _soak)
-
-
-STUDIES = (REQUESTS, BATCHES, SERVERS, LOADS, SOAK)
+STUDIES = (REQUESTS, BATCHES, SERVERS, LOADS)
