@@ -1,205 +1,265 @@
-"""How much faster `threadcast.optimize` makes steps, against eager PyTorch at every setting and torch.compile.
+"""What learned steps gain beside eager PyTorch at every setting, torch.compile, ONNX Runtime and OpenVINO.
 
-    python benchmarks/engine.py [--cases "resnet-50;lstm"] [--modes training,inference] [--rounds 12] [--no-compile]
-                                [--threads 1,2] [--json FILE] [--reuse] [--again "lstm"] [--write]
+    python benchmarks/engine.py [--only networks|programs] [--cases "resnet-50;lstm"] [--modes training,inference]
+                                [--turns 7] [--no-compile] [--threads 1,2] [--limit 120] [--reuse] [--out FOLDER]
+                                [--write]
 
-Every contender has a process of its own (how malloc keeps memory cannot be changed back) and runs when told to, in
-turns with the others; a step before each turn is not timed. Medians of all timed steps, with their quartiles.
-
-`--again` measures cases of the file once more: the table has both rows, each with its run, and what is shown of
-it is of the first ones. Hours.
+networks: 14 that are built in, by `optimize` and `optimize_training`. programs: those of `warmup_cases.py`, where
+`torch.compile(model, backend="threadcast")` is beside `optimize`. Every way of a case has a process of its own, which
+keeps freed memory (of eager PyTorch also one that does not). All settle first; then they run by turns. Ratios above 1:
+threadcast is faster. Every record lands in build/engine as it comes; `--write` stores the tables of all that are there.
+A quarter of an hour a network in both modes, two minutes a program.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
-import os
+import re
+import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import quantiles
-from tempfile import TemporaryDirectory
-from typing import Any
+from statistics import median, quantiles
+from typing import Any, Self
 
-from figures.steps import ENGINE
+from figures.steps import COMPILED, ENGINE
 from figures.study import of_run
-from run_facts import RunFacts
+from run_facts import ROOT, RunFacts
 from told import Told
+from warmup_cases import COMPILED_CASES, NETWORK_CASES, of_images
+from warmup_others import OtherWork
+from warmup_states import cold
+from warmup_turns import process_of
 
 from threadcast.core import read_machine
+from threadcast.runtime.engine.native.library import native_library
+from threadcast.threads.memory import KEEPING
 
-CASES: dict[str, tuple[str, str, dict[str, int]]] = {
-    "LSTM small": ("lstm", "small", {}),
-    "LSTM medium, 10 steps": ("lstm", "medium", {"steps": 10}),
-    "PhasedLSTM small": ("phased_lstm", "small", {}),
-    "PathNet small, batch 8": ("pathnet", "small", {"batch": 8}),
-    "PathNet small, batch 64": ("pathnet", "small", {"batch": 64}),
-    "PathNet large, batch 16": ("pathnet", "large", {"batch": 16}),
-    "GoogLeNet 128 px, batch 1": ("googlenet", "small", {"batch": 1}),
-    "GoogLeNet 128 px, batch 8": ("googlenet", "small", {"batch": 8}),
-    "Inception-v3 299 px, batch 1": ("inception_v3", "large", {"batch": 1}),
-    "ResNet-50 224 px, batch 1": ("resnet50", "large", {"batch": 1}),
-    "ResNet-50 224 px, batch 8": ("resnet50", "large", {"batch": 8}),
-    "DCGAN generator, batch 16": ("dcgan_generator", "small", {"batch": 16}),
-    "DCGAN discriminator, batch 16": ("dcgan_discriminator", "small", {"batch": 16}),
-    "Transformer encoder, batch 4": ("transformer", "small", {"batch": 4}),
-}
-"""Title: (network, size, what replaces the size's own)."""
-
-WITHOUT_IMAGES = ("lstm", "phased_lstm", "transformer")
-"""Networks for which memory formats make no difference."""
-
-TURN_S = 0.25
-"""Seconds of timed steps in one turn, about; one step at least."""
-MOST_STEPS = 20
+SETTLE_S = 60.0
+"""Most seconds of calls before the turns begin; a way that is no longer learning stops earlier. What still looks for
+backends then does so beside the turns, on a core of its own. A first call, which may compile, is not among them."""
+TURN_S = 0.5
+CASES = {"networks": NETWORK_CASES, "programs": COMPILED_CASES}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Contender:
-    """A rival's name, what its process is told, and the thread counts at which it runs, of which it is told each time;
-    0: as it chooses."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to run a case, as `warmup_process.py` calls it, and its thread counts; 0: as it chooses."""
 
+    runs: str
     name: str
-    setting: dict[str, Any]
+    """With `{threads}` where it runs at several thread counts."""
+    keeps: bool = True
+    """Whether its process keeps freed memory."""
     counts: Sequence[int] = (0,)
 
-    def named(self, threads: int) -> str:
-        """Its name at one of these counts."""
-        return self.name.format(threads=threads)
 
-
-def contenders(case: str, mode: str, counts: Sequence[int], *, compiled: bool) -> Iterator[Contender]:
-    """All that run this case; PyTorch at each of the thread counts, others at the last of them or as they choose."""
-    network, size, options = CASES[case]
-    base = {"network": network, "size": size, "options": options, "mode": mode, "threads": counts[-1]}
-    layouts = ["as given"] if network in WITHOUT_IMAGES else ["as given", "channels last"]
-    for layout in layouts:
+def ways(part: str, title: str, counts: Sequence[int], *, compiled: bool) -> list[Way]:
+    """All that run this case; what settles last may have the cores to itself."""
+    if part == "programs":
+        return [Way(name, name) for name in ("eager", "inductor", "backend", "optimize")]
+    found = []
+    for layout in ("as given", "channels last") if of_images(title) else ("as given",):
+        last = ", channels last" * (layout != "as given")
         for malloc in ("default", "kept"):
             name = f"eager, {{threads}} threads, {layout}, malloc {malloc}"
-            yield Contender(name, {**base, "who": "eager", "layout": layout, "malloc": malloc}, counts)
+            found.append(Way(f"eager{last}", name, malloc == "kept", counts))
         if compiled:
-            yield Contender(f"torch.compile, {layout}", {**base, "who": "compile", "layout": layout})
-    if mode == "inference":
-        for backend in ("onnxruntime", "openvino"):
-            yield Contender(backend, {**base, "who": "backend", "backend": backend})
-    yield Contender("threadcast", {**base, "who": "threadcast"})
+            found.append(Way(f"inductor{last}", f"torch.compile, {layout}"))
+    if title.endswith("inference"):
+        found += [Way(name, name) for name in ("onnxruntime", "openvino")]
+    return [*found, Way("optimize", "threadcast")]
 
 
-def measured(case: str, mode: str, counts: Sequence[int], rounds: int, *, compiled: bool) -> dict[str, Any]:
-    """Seconds of every contender of one case, measured by turns."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The medians of all turns of one case, in seconds, by way; a way that failed has none."""
+
+    title: str
+    run: RunFacts
+    turns_s: Mapping[str, list[float]]
+    runs: Mapping[str, list[str]]
+    """What ran the calls of each way of threadcast's."""
+    planned_s: float | None
+    """The makespan of the plan that runs `optimize`'s calls; None where none does."""
+    failed: Mapping[str, str]
+    """Why a way has no turns."""
+    others: float
+    learning: list[str] = field(default_factory=list)
+    """The ways that were still learning in the turns."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` gives."""
+        return cls(**{**document, "run": RunFacts.from_json(document["run"])})
+
+    def ratio(self, one: str, other: str) -> float | None:
+        """How many times as long as `other` `one` takes: the median of the turns' ratios; None where one failed."""
+        pairs = zip(self.turns_s.get(one, ()), self.turns_s.get(other, ()), strict=False)
+        return median(found) if (found := [a / b for a, b in pairs]) else None
+
+
+def measured(title: str, among: Sequence[Way], folder: Path, *, turns: int, limit_s: float, run: RunFacts) -> Record:
+    """Run the case in all ways."""
+    taken: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
-    seconds: dict[str, list[float]] = {}
-    found: dict[str, dict[str, Any]] = {}
+    runs: dict[str, list[str]] = {}
+    learning: set[str] = set()
+    planned_s = None
     with ExitStack() as ends:
-        everybody = list(contenders(case, mode, counts, compiled=compiled))
-        measuring = [one for one in everybody if one.setting["who"] in ("backend", "threadcast")]
-        others = [one for one in everybody if one not in measuring]
-        processes: dict[Contender, Told] = {}
-        plans = ends.enter_context(TemporaryDirectory(prefix="threadcast-"))  # every run measures anew
-        environment = {**os.environ, "THREADCAST_ENGINE_PLANS": plans}
+        sides: dict[str, Told] = {}
 
-        def start(one: Contender) -> None:
+        def start(way: Way) -> None:
+            environment = cold(slug(title, way.name), folder) | {"THREADCAST_ENGINE_TUNING_SHARE": "1"}
             try:
-                processes[one] = process = Told("engine_contender.py", json.dumps(one.setting), environment=environment)
-            except RuntimeError as error:
-                failed[one.name] = str(error)
-                print(f"    {one.name}: {error}", file=sys.stderr, flush=True)
-                return
-            ends.callback(process.kill)
-            print(f"    {one.name} {process.ready or ''}", file=sys.stderr, flush=True)
+                side = process_of([title], way.runs, environment | KEEPING if way.keeps else environment, limit_s, ends)
+                _settle(side, limit_s)
+                sides[way.name] = side
+            except (RuntimeError, OSError) as error:
+                failed[way.name] = str(error)
+            print(f"    {way.name} {failed.get(way.name, '')}", file=sys.stderr, flush=True)
 
-        starting = ends.enter_context(ThreadPoolExecutor(counts[-1]))  # a process ends with the thread that started it
-        list(starting.map(start, others))  # compiling takes long, and nothing is timed yet
-        for one in measuring:  # these choose their settings as they start, each alone
-            start(one)
-        turns = [(one, processes[one], threads) for one in everybody if one in processes for threads in one.counts]
-        steps: dict[str, int] = {}
-        for number in range(rounds + 1):
-            for one, process, threads in turns:
-                name = one.named(threads)
-                answer = process.ask({"steps": steps.get(name, 1), "threads": threads})
-                if not number:  # which says how many steps there are in a turn
-                    steps[name] = max(1, min(MOST_STEPS, round(TURN_S / answer["seconds"][0])))
-                    continue
-                seconds.setdefault(name, []).extend(answer["seconds"])
-                found[name] = {**_summary(seconds[name]), "peak_bytes": answer["peak_bytes"], **process.ready}
-    return {"case": case, "mode": mode, "contenders": found, "failed": failed}
+        compile_first = [way for way in among if way.runs.startswith("inductor")]
+        starting = ends.enter_context(ThreadPoolExecutor(2))  # a process ends with the thread that started it
+        list(starting.map(start, compile_first))  # compiling takes long, and nothing is timed yet
+        for way in among:
+            if way not in compile_first:
+                start(way)
+        others = OtherWork([side.session for side in sides.values()])
+        for _ in range(turns):
+            for way in [way for way in among if way.name in sides]:
+                for threads in way.counts:
+                    name = way.name.format(threads=threads)
+                    asked = {"seconds": TURN_S, "untimed": 2, "threads": threads}
+                    try:
+                        answer = sides[way.name].ask(asked, limit_s)
+                    except (RuntimeError, OSError) as error:
+                        failed[way.name] = str(error)
+                        taken.pop(name, None)
+                        sides.pop(way.name).kill()
+                        break
+                    taken.setdefault(name, []).append(round(median(answer["seconds"][0]), 7))
+                    learning |= {way.name} if answer["learning"] else set()
+                    if answer["runs"][0]:
+                        runs[way.name] = answer["runs"][0]
+                        planned_s = answer["planned_s"][0] if way.runs == "optimize" else planned_s
+        share = round(others.share(), 3)
+    return Record(title, run, taken, runs, planned_s, failed, share, sorted(learning))
 
 
-def _summary(seconds: list[float]) -> dict[str, float]:
-    low, middle, high = quantiles(seconds, n=4) if len(seconds) > 1 else (seconds[0],) * 3
-    return {"median_s": middle, "low_s": low, "high_s": high, "steps": len(seconds)}
+def _settle(side: Told, limit_s: float) -> None:
+    """Run calls until nothing is being learned; the first call does not count."""
+    side.ask({"seconds": 0.0, "calls": 1}, limit_s)
+    end_s = time.monotonic() + SETTLE_S
+    while side.ask({"seconds": 0.5}, limit_s)["learning"] and time.monotonic() < end_s:
+        pass
 
 
-def rows_of(found: Iterable[dict[str, Any]], cores: int) -> Iterator[dict[str, Any]]:
-    """The rows of data/studies/engine.csv; ratios above 1 where threadcast is faster."""
-    for one in found:
-        contenders = one["contenders"]
-        times = {name: of["median_s"] for name, of in contenders.items()}
-        ours, ours_s = contenders["threadcast"], times["threadcast"]
-        usual = f"eager, {cores} threads, as given, malloc default"
-        eager = min((name for name in times if name.startswith("eager")), key=times.__getitem__)
-        others = [name for name in times if not name.startswith("eager") and name != "threadcast"]
-        other_s = min((times[name] for name in others), default=math.nan)
+def network_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+    """The rows of data/studies/engine.csv, of records that have a time of threadcast's."""
+    for one in records:
+        case, _, mode = one.title.rpartition(", ")
+        times = {name: median(taken) for name, taken in one.turns_s.items()}
+        eager = [name for name in times if name.startswith("eager")]
+        usual = [name for name in eager if name.endswith("as given, malloc default")][-1]  # with the most threads
+        best = min(eager, key=times.__getitem__)
+        others = [name for name in times if name not in eager and name != "threadcast"]
+        other = min(others, key=times.__getitem__) if others else ""
+        ours_s = times["threadcast"]
+        runs = ", ".join(one.runs.get("threadcast", ()))
+        off = abs(ours_s / one.planned_s - 1) if one.planned_s and runs == "plan" else None
         yield {
-            "case": one["case"], "mode": one["mode"], "eager_ms": times[usual] * 1e3,
-            "best_eager_ms": times[eager] * 1e3, "setting": eager.removeprefix("eager, "),
-            "best_other_ms": other_s * 1e3, "threadcast_ms": ours_s * 1e3, "runs": ours["runs"],
-            "layout": ours["layout"] + ", fused" * ours["fused"], "eager_over_ours": times[usual] / ours_s,
-            "best_eager_over_ours": times[eager] / ours_s, "best_other_over_ours": other_s / ours_s,
-            "direct_over_ours": ours.get("direct"), "forecast_off_percent": 100 * _forecast_error(ours),
-            "memory": ours["peak_bytes"] / contenders[usual]["peak_bytes"],
-            "spread_percent": 100 * (ours["high_s"] - ours["low_s"]) / ours_s,
-            "run": of_run(RunFacts.from_json(one["run"])),
+            "case": case, "mode": mode, "eager_ms": times[usual] * 1e3, "best_eager_ms": times[best] * 1e3,
+            "setting": best.removeprefix("eager, "), "best_other_ms": times[other] * 1e3 if other else None,
+            "threadcast_ms": ours_s * 1e3, "runs": runs, "eager_over_ours": one.ratio(usual, "threadcast"),
+            "best_eager_over_ours": one.ratio(best, "threadcast"),
+            "best_other_over_ours": one.ratio(other, "threadcast"),
+            "forecast_off_percent": None if off is None else 100 * off,
+            "spread_percent": 200 * _half_range(one.turns_s["threadcast"]), "run": of_run(one.run),
         }  # fmt: skip
 
 
-def _forecast_error(ours: dict[str, Any]) -> float:
-    """How far the plan's makespan was from the steps that followed, as a share of it; nan where no plan was kept."""
-    planned = ours["predicted_s"] and ours["runs"] == "plan"
-    return abs(ours["then_s"] / ours["predicted_s"] - 1) if planned else math.nan
+def program_row(record: Record) -> dict[str, object]:
+    """The record's row of data/studies/compiled.csv."""
+    program, _, mode = record.title.rpartition(", ")
+    turns = {way: record.turns_s.get(way) for way in ("eager", "inductor", "backend", "optimize")}
+    ratios = ("eager", "backend"), ("inductor", "backend"), ("backend", "optimize")
+    return {
+        "vectors": vectors_of(record.run), "program": program, "mode": mode,
+        **{f"{way}_ms": median(taken) * 1e3 if taken else None for way, taken in turns.items()},
+        **{f"{way}_spread_percent": 100 * _half_range(taken) if taken else None for way, taken in turns.items()},
+        **{f"{one}_over_{other}": record.ratio(one, other) for one, other in ratios},
+        "learning": " ".join(way for way in record.learning if turns[way]),
+        "runs": ", ".join(dict.fromkeys(record.runs.get("backend", ()))),
+        "failed": "; ".join(f"{way}: {why}" for way, why in record.failed.items()),
+        "others_percent": 100 * record.others, "run": of_run(record.run),
+    }  # fmt: skip
+
+
+def vectors_of(run: RunFacts) -> str:
+    """The widest vector instructions of the run's processor, as its machine is called; empty where it does not say."""
+    return next((name for name in ("AVX-512", "AVX2") if f" with {name}" in run.machine), "")
+
+
+def _half_range(turns: list[float]) -> float:
+    """Half of the range between the quartiles, as a share of the median."""
+    low, _, high = quantiles(turns, n=4) if len(turns) > 1 else turns * 3
+    return (high - low) / 2 / median(turns)
+
+
+def slug(*parts: str) -> str:
+    """A file's name of texts."""
+    return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=tuple(CASES))
     parser.add_argument("--cases", default="", help="only titles that contain one of these, separated by semicolons")
     parser.add_argument("--modes", default="training,inference")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out of the networks")
     parser.add_argument("--threads", default="", help="thread counts of eager PyTorch [default: 1, and all cores]")
-    parser.add_argument("--json", type=Path, default=Path("build/engine.json"), help="all figures, as they come")
-    parser.add_argument("--reuse", action="store_true", help="take cases that are in that file from it")
-    parser.add_argument("--again", default="", help="with --reuse: measure these titles of the file once more")
-    parser.add_argument("--write", action="store_true", help=ENGINE.writes)
+    parser.add_argument("--limit", type=float, default=120.0, help="most seconds of an answer: a first call compiles")
+    parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "engine", help="folder of the records")
+    parser.add_argument("--write", action="store_true", help=f"{ENGINE.writes}; {COMPILED.writes}")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, which may be stopped, end with this one
     wanted = [part.strip().lower() for part in chosen.cases.split(";") if part.strip()]
     cores = len(read_machine())
     counts = sorted({cores, *map(int, chosen.threads.split(","))} if chosen.threads else {1, cores})
     run = RunFacts.now()
-    again = [part.strip().lower() for part in chosen.again.split(";") if part.strip()]
-    known = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else []
-    found = []
-    for mode in chosen.modes.split(","):
-        for case in CASES:
-            if wanted and not any(part in case.lower() for part in wanted):
-                continue
-            reused = [one for one in known if (one["case"], one["mode"]) == (case, mode)]
-            print(f"{case}, {mode}{', reused' if reused else ''}", file=sys.stderr, flush=True)
-            found += reused
-            if not reused or any(part in case.lower() for part in again):
-                figures = measured(case, mode, counts, chosen.rounds, compiled=not chosen.no_compile)
-                found.append({**figures, "run": run.to_json()})
-            print(ENGINE.printed(rows_of(found[-1:], cores)).splitlines()[2], file=sys.stderr, flush=True)
-            chosen.json.parent.mkdir(parents=True, exist_ok=True)
-            chosen.json.write_text(json.dumps(found, indent=1))
-    print(ENGINE.printed(rows_of(found, cores)))
-    if chosen.write:
-        ENGINE.store(rows_of(found, cores), run, replaces=("case", "mode"))
+    native_library()  # compiled here, if it never was on this machine
+    for part in (chosen.only,) if chosen.only else CASES:
+        folder, records = chosen.out / part, {}
+        folder.mkdir(parents=True, exist_ok=True)
+        for title in (case.title for case in CASES[part]):
+            path = folder / f"{slug(title)}.json"
+            named = not wanted or any(one in title.lower() for one in wanted)
+            is_wanted = named and title.endswith(tuple(chosen.modes.split(",")))
+            if is_wanted and not (chosen.reuse and path.exists()):
+                print(title, file=sys.stderr, flush=True)
+                among = ways(part, title, counts, compiled=not chosen.no_compile)
+                record = measured(title, among, folder, turns=chosen.turns, limit_s=chosen.limit, run=run)
+                path.write_text(json.dumps(asdict(record)))
+            if path.exists():
+                records[title] = Record.from_json(json.loads(path.read_text()))
+        if part == "networks":
+            rows = list(network_rows(one for one in records.values() if "threadcast" in one.turns_s))
+            print(ENGINE.printed(rows))
+            if chosen.write and rows:
+                ENGINE.store(rows, run, replaces=("case", "mode"))
+        else:
+            rows = [program_row(one) for one in records.values()]
+            print(COMPILED.printed(rows))
+            if chosen.write and rows:
+                COMPILED.store(rows, run, replaces=("vectors", "program", "mode"))
 
 
 if __name__ == "__main__":

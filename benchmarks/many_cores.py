@@ -57,7 +57,8 @@ def commands(part: str, out: Path, cores: int, counts: Sequence[int]) -> Iterato
         for i in range(PIECES):
             yield f"piece-{i}", ["-m", "tests.databases", "--spread", "--part", f"{i}/{PIECES}", "--cores", str(cores)]
     elif part == "steps":
-        kept = ["--json", str(out / "steps.json"), "--reuse", "--rounds", "4", "--threads", ",".join(map(str, counts))]
+        kept = ["--only", "networks", "--out", str(out / "records"), "--reuse", "--turns", "4"]
+        kept += ["--threads", ",".join(map(str, counts))]
         for case in STEPS:
             for mode in ("training", "inference"):
                 yield f"{mode}-{case}", [_script("engine.py"), "--cases", case, "--modes", mode, *kept]

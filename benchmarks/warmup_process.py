@@ -1,21 +1,22 @@
-"""One process of `benchmarks/warmup.py` or `compiled.py`: it runs calls of a case in one way, when told to.
+"""One process of `benchmarks/warmup.py` or `engine.py`: it runs calls of a case in one way, when told to.
 
-    python benchmarks/warmup_process.py "U-Net, training" eager|optimize|backend|inductor
+    python benchmarks/warmup_process.py "U-Net, training" eager|optimize|backend|inductor|onnxruntime|openvino
 
-`inductor` may have `, channels last` or `, max-autotune` behind it. `A + B` are two cases, whose calls alternate. Told
-(`told.serve`) `{"seconds": s, "calls": n, "untimed": n, "learn_s": s}`, it learns for so long, calls so often without
-timing, then until these seconds or that number of calls are over; it answers the seconds of each call of each case, and
-what threadcast says of itself.
+`eager` and `inductor` may have `, channels last` behind them, `inductor` also `, max-autotune`. `A + B` are two cases,
+whose calls alternate. Told (`told.serve`) `{"seconds": s, "calls": n, "untimed": n, "learn_s": s, "threads": n}`, it
+learns for so long, calls so often without timing, then until these seconds or that number of calls are over; it answers
+the seconds of each call of each case, and what threadcast says of itself.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,7 +29,9 @@ from warmup_cases import load
 from warmup_shapes import SEQUENCES, sequence
 
 import threadcast
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.networks import Workload
+from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.doors.compile_backend import compiled_calls_learn, compiled_graphs
 
 LEARNING_RATE = 1e-3
@@ -76,6 +79,25 @@ def optimised(work: Workload) -> Running:
     return Running(partial(step, *work.inputs, work.target), lambda: step.reports, lambda: step.learning)
 
 
+def backend(work: Workload, name: str) -> Callable[[], object]:
+    """ONNX Runtime or OpenVINO, called directly, at its fastest setting; RuntimeError where it runs no such case."""
+    arguments = (tuple(work.inputs), {})
+    with torch.no_grad():
+        captured, result = capture_forward(lambda args, _: work.model(*args), *arguments), work.model(*work.inputs)
+    search = BackendSearch(
+        work.model, arguments, captured, torch.get_num_threads(), result=result, among=[name], close=math.inf
+    )
+    found = None
+    with closing(search):
+        search.start()
+        while not search.over:
+            search.wait(1.0)
+            found = search.poll(unlimited=True) or found  # the last is the fastest
+    if found is None:
+        raise RuntimeError(f"{name} does not run {work.name}: {search.left_out}")
+    return partial(found.run, *arguments)
+
+
 def running(title: str, who: str) -> Running:
     """A case in one way."""
     if title in SEQUENCES:
@@ -88,6 +110,8 @@ def running(title: str, who: str) -> Running:
         work = replace(work, model=work.model.to(**last), inputs=inputs)
     if who == "optimize":
         return optimised(work)
+    if who in ("onnxruntime", "openvino"):
+        return Running(backend(work, who))
     options: dict[str, Any] = {}
     if who == "backend":
         options = {"backend": "threadcast", "options": {"freeze": True} if work.loss is None else {}}
@@ -126,6 +150,8 @@ def make() -> tuple[dict[str, object], Answer]:
     warnings.simplefilter("always")
 
     def answer(told: dict[str, Any]) -> dict[str, Any]:
+        if told.get("threads"):
+            torch.set_num_threads(told["threads"])
         for case in cases if told.get("learn_s") else ():
             assert case.learn is not None
             case.learn(told["learn_s"])
@@ -135,6 +161,9 @@ def make() -> tuple[dict[str, object], Answer]:
         return {
             "seconds": block(cases, told["seconds"], told.get("calls")),
             "runs": [sorted({str(report.runs) for report in case.reports()}) for case in cases],
+            "planned_s": [
+                next((report.plan.makespan_s for report in case.reports() if report.plan), None) for case in cases
+            ],
             "learning": any(case.learns() for case in cases),
             "warnings": sorted({str(one.message) for one in caught or ()}),
         }

@@ -8,10 +8,8 @@ import importlib.util
 import math
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -135,39 +133,33 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return sys.modules["engine"]
 
 
-def measured_case(run: Any, *, case: str, ours_s: float, then_s: float) -> dict[str, Any]:
-    def times(median_s: float) -> dict[str, float]:
-        return {"median_s": median_s, "low_s": 0.9 * median_s, "high_s": 1.1 * median_s, "peak_bytes": 2}
-
-    ours = times(ours_s) | {"predicted_s": 1.0, "then_s": then_s, "runs": "plan", "layout": "as given", "fused": True}
-    who = {"eager, 2 threads, as given, malloc default": times(2.0), "threadcast": ours}
-    return {"case": case, "mode": "training", "run": run.to_json(), "contenders": who}
-
-
-def test_both_values_are_stored_and_what_is_shown_is_of_the_first(engine: ModuleType, studies: ModuleType) -> None:
-    first = engine.RunFacts("1111111", "2026-01-01T00:00:00+00:00", "2 cores of a machine", "2.13.0")
-    later = replace(first, commit="2222222+", started="2026-01-02T00:00:00+00:00")
-    found = [
-        measured_case(first, case="a", ours_s=1.0, then_s=1.5),
-        measured_case(later, case="a", ours_s=0.5, then_s=1.0),
-        measured_case(first, case="b", ours_s=1.0, then_s=0.9),
-    ]
+def test_a_network_s_row_is_of_the_medians_of_its_turns(engine: ModuleType, studies: ModuleType) -> None:
+    run = engine.RunFacts("1111111+", "2026-01-01T00:00:00+00:00", "2 cores of a machine", "2.13.0")
+    usual, kept = (f"eager, 2 threads, as given, malloc {malloc}" for malloc in ("default", "kept"))
+    turns = {"eager, 1 threads, as given, malloc default": [8.0] * 3, usual: [4.0, 2.0, 3.0], kept: [2.0] * 3}
+    records = [
+        engine.Record(f"{case}, training", run, {**turns, **others, "threadcast": [1.0, 1.0, 2.0]},
+                      {"threadcast": ["plan"]}, planned_s, {}, 0.0)
+        for case, others, planned_s in (("a", {}, 0.5), ("b", {"openvino": [3.0] * 3}, 1.25))
+    ]  # fmt: skip
     stored = importlib.import_module("figures.study").stored
-    rows = [{name: stored(value) for name, value in row.items()} for row in engine.rows_of(found, 2)]
+    rows = [{name: stored(value) for name, value in row.items()} for row in engine.network_rows(records)]
     assert {frozenset(row) for row in rows} == {frozenset({*engine.ENGINE.columns, "run"})}
-    assert [row["forecast_off_percent"] for row in rows] == ["50", "0", "10"]  # sizes of errors, without sign
-    assert "commit 2222222+, 2026-01-02, 2 cores of a machine" in rows[1]["run"]
+    assert [row["forecast_off_percent"] for row in rows] == ["100", "20"]  # sizes of errors, without sign
+    assert (rows[0]["eager_ms"], rows[0]["best_eager_ms"], rows[0]["setting"]) == ("3000", "2000", kept[7:])
+    assert [row["eager_over_ours"] for row in rows] == ["2"] * 2  # of the turns' ratios: 4, 2 and 1.5
+    assert [row["best_other_over_ours"] for row in rows] == ["", "3"]
+    assert "commit 1111111+, 2026-01-01, 2 cores of a machine" in rows[1]["run"]
     shown = engine.ENGINE.show(rows)
-    assert "| geometric mean | 2.00 | 2.00 |" in shown
-    assert "off by 30 % in training" in shown
-    assert "1 cases were measured again" in shown
+    assert "| geometric mean | 2.00 | 2.00 | 3.00 |" in shown
+    assert "off by 60 % in training" in shown
 
 
 def test_every_benchmark_says_what_it_measures_and_its_options() -> None:
     silent = []
     for path in BENCHMARKS.glob("*.py"):
         text = path.read_text()
-        helper = path.stem.endswith(("_process", "_contender", "_echo", "_kinds"))
+        helper = path.stem.endswith(("_process", "_echo", "_kinds"))
         if "__main__" in text and not helper and not re.search(r"ArgumentParser\(|@click\.command", text):
             silent.append(path.name)
         assert ast.get_docstring(ast.parse(text)), path.name
