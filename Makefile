@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 help: ## Start: what you are reading
 	@awk -F ' ## ' '/^[a-z-]+:.* ## / { colon = index($$2, ": "); group = substr($$2, 1, colon - 1); \
 		if (!(group in lines)) groups[++n] = group; sub(/:.*/, "", $$1); \
-		lines[group] = lines[group] sprintf("  %-14s %s\n", $$1, substr($$2, colon + 2)) } \
+		lines[group] = lines[group] sprintf("  %-16s %s\n", $$1, substr($$2, colon + 2)) } \
 		END { for (i = 1; i <= n; i++) printf "%s\n%s", groups[i], lines[groups[i]] }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Start: install into .venv; PYTHON=python3.12 chooses the interpreter
@@ -58,7 +58,8 @@ docs: $(READY) ## Documents: the site, build/site/index.html; links that lead no
 	@echo "build/site/index.html; $(BIN)/mkdocs serve shows it at http://127.0.0.1:8000 and follows changes"
 
 # Benchmarks. OPTIONS="--rounds 2" goes to each benchmark in place of --write, which stores its table in data/studies and
-# writes its section of docs/figures. All others: `python benchmarks/NAME.py --help`.
+# writes its section of docs/figures. Options of each:
+# `python benchmarks/NAME.py --help`.
 WITH = $(or $(OPTIONS),--write)
 
 bench: $(READY) ## Benchmarks: the papers' tables, simulated, and short figures of this machine; minutes
@@ -70,6 +71,16 @@ bench: $(READY) ## Benchmarks: the papers' tables, simulated, and short figures 
 
 bench-engine: $(READY) ## Benchmarks: optimised steps beside eager PyTorch and torch.compile; hours
 	$(BIN)/python benchmarks/engine.py $(WITH)
+
+bench-operators: $(READY) ## Benchmarks: operators of threadcast beside PyTorch's; a minute
+	$(BIN)/python benchmarks/operators.py $(WITH)
+
+bench-shared: $(READY) ## Benchmarks: training processes that share the cores, by hand and under the arbiter; an hour
+	$(BIN)/python benchmarks/malleable.py $(WITH)
+
+bench-papers: $(READY) ## Benchmarks: the papers' tables, on the simulated Xeon Phi, and one by its protocol; minutes
+	$(BIN)/python benchmarks/paper_tables.py $(WITH)
+	$(BIN)/python benchmarks/paper_protocol.py $(WITH)
 
 # The libraries are in an environment of their own. GRAPHNET=path is a clone of GraphNet (MIT), else it is cloned into
 # build; most of its graphs, by hashes of their paths, are held out and not read.
@@ -93,13 +104,23 @@ bench-zoo: $(ZOO)/.ready ## Benchmarks: 40 models of five libraries, 100 graphs 
 bench-models: $(READY) ## Benchmarks: how well models forecast times of ops
 	$(BIN)/python benchmarks/models.py $(WITH)
 
+bench-prior: $(READY) ## Benchmarks: forecasts for machines that nobody measured
+	$(BIN)/python benchmarks/shipped_prior.py $(WITH)
+
+bench-profiling: $(READY) ## Benchmarks: how few measurements decide well
+	$(BIN)/python benchmarks/profiling.py $(WITH)
+
 bench-planner: $(READY) ## Benchmarks: plans beside bounds, baselines and CP-SAT; an hour
 	$(BIN)/python benchmarks/planner.py $(WITH)
 	$(BIN)/python benchmarks/planner_scale.py --write
 
-bench-service: $(READY) ## Benchmarks: the service's speed, changed requests
+bench-service: $(READY) ## Benchmarks: the service's speed, large tables, changed requests
 	$(BIN)/python benchmarks/service.py $(WITH)
+	$(BIN)/python benchmarks/service_batches.py $(WITH)
 	BODIES=$(or $(BODIES),10000) $(BIN)/python -m pytest -q --timeout 3600 tests/service/test_mutated_bodies.py
+
+bench-servers: $(READY) ## Benchmarks: the service's HTTP server beside others; needs wrk and nginx; ten minutes
+	$(BIN)/python benchmarks/servers.py $(WITH)
 
 # Without a network. By .venv where there is one, else by $(PYTHON), which needs torch and numpy; WHEELS=folder installs the
 # wheels in it, for this alone. PARTS=steps,recording and THREADS=1,2,4,8 choose. COMMIT=hash names the commit where no git
