@@ -140,18 +140,22 @@ def test_threads_children_and_daemons_follow_from_outside(keep: Callable[..., Ke
 
 @needs_cc
 @needs_two_cores
-def test_a_keeper_that_is_killed_comes_again_and_knows_what_the_program_was_given(keep: Callable[..., Kept]) -> None:
-    one = keep()
+@pytest.mark.parametrize("words", [(), ("--progress-regex", "^[0-9]+$")], ids=["", "counted"])
+def test_a_keeper_that_is_killed_comes_again_with_all_that_the_program_was_given(
+    keep: Callable[..., Kept], words: tuple[str, ...]
+) -> None:
+    one = keep(*words)
     ask(socket_of(one.pid), {"resize": 1})
-    assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[:PER_CORE])})
     for _ in range(2):
+        assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[:PER_CORE])})
         killed = listener(socket_of(one.pid))
         assert killed
         os.kill(killed, signal.SIGKILL)
+        assert one.do("t") == one.pid
         assert eventually(lambda killed=killed: listener(socket_of(one.pid)) not in (None, killed))
-        assert eventually(lambda: masks(one.pid) == {frozenset(CPUS)})
-        ask(socket_of(one.pid), {"resize": 1})
-        assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[:PER_CORE])})
+    ask(socket_of(one.pid), {"resize": None})
+    assert eventually(lambda: masks(one.pid) == {frozenset(CPUS)})
+    assert one.process.communicate("e0\n") == ("", "")
 
 
 @needs_cc
@@ -226,10 +230,13 @@ def test_a_program_ends_as_its_reader_does(words: tuple[str, ...]) -> None:
         assert endless.wait(60) == -signal.SIGPIPE
 
 
-def test_who_reads_what_a_program_says_waits_neither_for_what_it_leaves_behind_nor_for_its_keeper() -> None:
+@pytest.mark.parametrize("words", [(), ("--progress-regex", "y")], ids=["", "counted"])
+def test_who_reads_what_a_program_says_waits_neither_for_what_it_leaves_behind_nor_for_its_keeper(
+    words: tuple[str, ...],
+) -> None:
     program = "sleep 600 < /dev/null > /dev/null 2>&1 & echo $!"
     said = subprocess.run(
-        [*EXEC, "--", "sh", "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=HANGS_S
+        [*EXEC, *words, "--", "sh", "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=HANGS_S
     )  # fmt: skip
     left = int(said.stdout)
     try:

@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ import pytest
 from tests.malleable.processes import COMMAND, CORES, PER_CORE, line, needs_two_cores, running
 from tests.waiting import eventually
 from threadcast.malleable.family import ancestors, descendants
-from threadcast.malleable.family_masks import GivenMasks
 from threadcast.malleable.inherited_limit import VARIABLE, inherited_limit, record_limit
+from threadcast.malleable.keeper_memory import KeeperMemory
+from threadcast.malleable.limits import Cores
 from threadcast.malleable.sockets import ask, socket_of
 
 EXEC = (sys.executable, "-c", COMMAND, "exec", "--")
@@ -198,12 +200,14 @@ def test_thread_counts_follow_in_other_threads_too() -> None:
             assert line(process) == size
 
 
-def test_only_masks_that_were_given_are_read_back_however_many_there_are() -> None:
-    draws, given = random.Random(0), GivenMasks()
-    masks = [frozenset(draws.sample(range(256), 64)) for _ in range(60)]
-    for mask in masks:
-        given.add(mask)
-    given.clear()
-    given.read()
-    assert given
-    assert given <= set(masks)
+@pytest.mark.parametrize("requested", [None, 3, ((0, 4), (1,))], ids=str)
+def test_a_keeper_remembers_all_masks_and_the_last_request_of_the_one_before(requested: int | Cores | None) -> None:
+    draws, before = random.Random(0), KeeperMemory()
+    masks = {frozenset(draws.sample(range(256), 64)) for _ in range(60)}
+    before.given |= masks
+    for asked in (tuple((cpu,) for cpu in range(256)), requested):
+        before.request(asked)
+    after = copy(before)
+    after.given, after.requested = set(), 1
+    after.load()
+    assert (after.given, after.requested) == (masks, requested)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import partial
 
-from threadcast.core.sysfs import format_cpus, parse_cpus, read_text
+from threadcast.core.sysfs import read_text
 from threadcast.malleable.family import Family, ProcessStatus
 from threadcast.malleable.inherited_limit import mark_of
 from threadcast.malleable.sockets import listener, socket_of
@@ -21,35 +20,6 @@ KEEPER = "threadcast-keep"
 def is_keeper(process: int) -> bool:
     """Whether the process is a keeper of `malleable.keeper`."""
     return read_text(f"/proc/{process}/comm") == KEEPER
-
-
-class GivenMasks(set[frozenset[int]]):
-    """Masks that processes were given, each `add`ed; what is forked from this process, and it itself, can `read` them.
-
-    Those that a page of memory has room for, the newest.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._page = mmap.mmap(-1, mmap.PAGESIZE)  # shared with forks
-
-    def add(self, mask: frozenset[int]) -> None:
-        """Add a mask that was given."""
-        if mask not in self:
-            super().add(mask)
-            said = f"{format_cpus(mask)} {self._said()}".encode()
-            if len(said) > mmap.PAGESIZE:
-                said = said[: mmap.PAGESIZE + 1].rpartition(b" ")[0]
-            self._page[:] = said.ljust(mmap.PAGESIZE)
-
-    def read(self) -> None:
-        """Add all that others have added."""
-        for text in self._said().split():
-            if (mask := parse_cpus(text)) is not None:
-                super().add(mask)
-
-    def _said(self) -> str:
-        return self._page[:].decode().strip(" \0")
 
 
 class FamilyMasks:

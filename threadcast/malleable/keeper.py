@@ -2,8 +2,7 @@
 
 `threadcast exec` starts the keeper and then becomes the program, which so has exec's number, terminal, signals and end.
 The keeper is of another session and a child of init: two processes, of which one does the work and the other starts it
-again wherever it is killed, without what the program prints. It ends with the last process that the program has left
-behind.
+again wherever it is killed. It ends with the last process that the program has left behind.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from threadcast.core.errors import ThreadcastError
 from threadcast.malleable.activity import Activity
 from threadcast.malleable.arbiter_link import Terms
 from threadcast.malleable.family import Family, ProcessStatus, process_status, thread_times
-from threadcast.malleable.family_masks import KEEPER, FamilyMasks, GivenMasks, is_keeper
+from threadcast.malleable.family_masks import KEEPER, FamilyMasks, is_keeper
 from threadcast.malleable.inherited_limit import mark_of, record_limit
+from threadcast.malleable.keeper_memory import KeeperMemory
 from threadcast.malleable.limits import Cores, cpus_in
 from threadcast.malleable.line_progress import LineProgress, Passage
 from threadcast.malleable.member import LOOK_S, Member
@@ -60,8 +60,7 @@ def start_keeper(
                 if attaches_itself:
                     os.write(write_end, b"-")
                 keeping = _Keeping(terms, arbiter, limit, attaches_itself, passage, write_end)
-                given = GivenMasks()
-                _kept_alive(process, keeping, given)
+                _kept_alive(process, keeping, KeeperMemory())
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -86,16 +85,18 @@ def is_python(path: Path) -> bool:
 class OutsideFollowers:
     """Keeps the family of a program with the number `process` on its cores from outside, by its `masks`.
 
+    These are saved in `memory` before they are set.
+
     They need cores, unless all are Pythons that may still attach themselves, or those that have are all that computes;
     then all may run on the CPUs `limit`. `say` is told once where the program pins threads itself. `attaches_itself`:
     whether what this process was forked from, and still is, soon is such a Python.
     """
 
     def __init__(
-        self, process: int, masks: FamilyMasks, limit: frozenset[int], say: Callable[[str], None],
-        *, attaches_itself: bool, others_attach: bool,
+        self, process: int, masks: FamilyMasks, memory: KeeperMemory, limit: frozenset[int],
+        say: Callable[[str], None], *, attaches_itself: bool, others_attach: bool,
     ) -> None:  # fmt: skip
-        self._masks, self._limit, self._say = masks, limit, say
+        self._masks, self._memory, self._limit, self._say = masks, memory, limit, say
         self._process, self._attaches_itself, self._needs_cores = process, attaches_itself, not attaches_itself
         self._others_attach = others_attach
         self._cpus, self._activity, self._said = limit, Activity(), masks.pinned
@@ -119,7 +120,10 @@ class OutsideFollowers:
         return self._needs_cores
 
     def _restrict(self) -> Mapping[int, ProcessStatus]:
-        found = self._masks.restrict(self._cpus if self._needs_cores else self._limit)
+        cpus = self._cpus if self._needs_cores else self._limit
+        self._memory.given.add(cpus)
+        self._memory.save()
+        found = self._masks.restrict(cpus)
         if self._masks.pinned and not self._said:
             self._said = True
             self._say("pins threads itself: they keep to their CPUs where its cores have these, else to its cores")
@@ -146,14 +150,8 @@ class _Keeping:
     passage: Passage | None
     tell: int | None
 
-    @property
-    def files(self) -> tuple[int, ...]:
-        """The files to keep open."""
-        return (*(self.passage.files if self.passage else ()), *(() if self.tell is None else (self.tell,)))
-
-    def keep(self, process: int, masks: FamilyMasks) -> bool:
-        """Keep one process until it ends, and return whether it could be; BrokenPipeError where nobody reads what it
-        prints."""
+    def keep(self, process: int, masks: FamilyMasks, memory: KeeperMemory) -> bool:
+        """Keep one process until it ends, and return whether it could be."""
         terms = replace(self.terms, process=process)
 
         def say(what: str) -> None:
@@ -163,10 +161,13 @@ class _Keeping:
         try:
             record_limit(self.limit, os.sched_getaffinity(0))  # which the member takes for its own
             followers = OutsideFollowers(
-                process, masks, self.limit, say, attaches_itself=self.attaches_itself, others_attach=not self.passage
-            )
-            state = ProcessState(ProcessCores())
-            member = Member(terms, state, arbiter=self.arbiter, steps=self._steps, followers=followers)
+                process, masks, memory, self.limit, say, attaches_itself=self.attaches_itself,
+                others_attach=not self.passage,
+            )  # fmt: skip
+            member = Member(
+                terms, ProcessState(ProcessCores()), arbiter=self.arbiter, steps=self._steps, followers=followers,
+                requested=memory.requested, remember=memory.request,
+            )  # fmt: skip
             member.start()
             try:
                 count, shared = member.first_cores(ANSWER_S)
@@ -176,8 +177,6 @@ class _Keeping:
                 self._wait_for_end(process)
             finally:
                 member.close()
-        except BrokenPipeError:
-            raise
         except (OSError, ThreadcastError) as error:
             say(f"is not kept on its cores: {error}")
             return False
@@ -192,62 +191,62 @@ class _Keeping:
 
     def _wait_for_end(self, process: int) -> None:
         """Wait until the process has ended, and pass on all that it prints until then."""
-        passage = self.passage if self.passage is not None and self.passage.passes else None
+        passage = self.passage
         with suppress(ProcessLookupError):
             try:
                 ended = os.pidfd_open(process)
             except OSError:  # Linux before 5.3
                 ended = None
-            every_s = None if ended is not None and passage is None else LOOK_S
             while True:
                 if passage is not None and passage.follow_size():
                     os.kill(process, signal.SIGWINCH)  # it looked too early, when the real one changed
-                waiting = [one for one in (ended, None if passage is None else passage.source) if one is not None]
+                source = passage.source if passage is not None and passage.passes else None
+                waiting = [one for one in (ended, source) if one is not None]
+                every_s = None if ended is not None and source is None else LOOK_S
                 ready, _, _ = select.select(waiting, [], [], every_s)
-                if passage is not None and passage.source in ready:
-                    passage = passage if passage.take() else None
+                if passage is not None and source is not None and source in ready:
+                    passage.take()
                 elif ended in ready or (status := process_status(process)) is None or status.state in "ZX":
                     return
 
 
-def _kept_alive(process: int, keeping: _Keeping, given: GivenMasks) -> None:
+def _kept_alive(process: int, keeping: _Keeping, memory: KeeperMemory) -> None:
     """Have a child keep a process, and another one where that is killed, as by the kernel when memory runs out.
 
-    The first has the files of the program, so that they are closed when it closes them; another one has none.
+    What the program prints goes through the child, and is held open here meanwhile.
     """
     while True:
+        ended, held = os.pipe()
         if (child := os.fork()) == 0:
             try:
-                _watch_over(process, keeping, given)
+                os.close(ended)
+                _watch_over(process, keeping, memory)
             finally:
                 os._exit(0)
         os.dup2(0, 2)
-        for descriptor in keeping.files:
+        for descriptor in (held, *(() if keeping.tell is None else (keeping.tell,))):
             os.close(descriptor)
-        keeping = replace(keeping, passage=None, tell=None)
-        if not os.WIFSIGNALED(os.waitpid(child, 0)[1]):
+        keeping = replace(keeping, tell=None)
+        if keeping.passage is not None:
+            keeping.passage.hold_open(ended)
+        killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        os.close(ended)
+        if not killed:
             return
         time.sleep(LOOK_S)
 
 
-def _watch_over(process: int, keeping: _Keeping, given: GivenMasks) -> None:
-    """Keep a process, and then what it has left behind, until there is none.
-
-    `given` are the masks of a keeper of before, which the program has not set itself.
-    """
+def _watch_over(process: int, keeping: _Keeping, memory: KeeperMemory) -> None:
+    """Keep a process, and then what it has left behind, until there is none."""
     mark = mark_of(process)
-    given.read()
-    masks = FamilyMasks(process, Family(process, mark), given)
+    memory.load()  # of a keeper of before, whose masks the program has not set itself
+    masks = FamilyMasks(process, Family(process, mark), memory.given)
     while left := [one for one, status in Family(process, mark).look().items() if _is_kept(one, status)]:
         masks.look_after(left[0], Family(left[0], mark))
-        try:
-            if not keeping.keep(left[0], masks):
-                return
-            os.dup2(0, 2)  # who reads what the program says need not wait for its daemons
-        except BrokenPipeError:  # the program is to know, by a broken pipe
-            for descriptor in keeping.passage.files if keeping.passage else ():
-                os.close(descriptor)
-            keeping = replace(keeping, passage=None)
+        if not keeping.keep(left[0], masks, memory):
+            return
+        memory.request(None)  # it was asked of the one that has ended
+        os.dup2(0, 2)  # who reads what the program says need not wait for its daemons
 
 
 def _is_kept(process: int, status: ProcessStatus) -> bool:

@@ -65,7 +65,8 @@ class Passage:
     """
 
     def __init__(self, source: int, sink: int | None, progress: LineProgress) -> None:
-        self.source, self._sink, self.progress = source, sink, progress
+        self.source: int | None = source
+        self._sink, self.progress = sink, progress
 
     @classmethod
     def between(cls, progress: LineProgress) -> Self:
@@ -90,43 +91,66 @@ class Passage:
 
     @property
     def files(self) -> tuple[int, ...]:
-        """The files to keep open."""
-        return (self.source,) if self._sink is None else (self.source, self._sink)
+        """The files that are open for it."""
+        return tuple(file for file in (self.source, self._sink) if file is not None)
+
+    def close(self) -> None:
+        """Close its files: whoever prints to it gets SIGPIPE, and whoever reads what was printed an end."""
+        for file in self.files:
+            os.close(file)
+        self.source = self._sink = None
 
     @property
     def passes(self) -> bool:
         """Whether what the program prints comes through here, so that it must be taken."""
         return self._sink is not None
 
-    def take(self) -> bool:
-        """Pass on and count what has come; False once nothing can come, BrokenPipeError where nobody reads it."""
+    def take(self) -> None:
+        """Pass on and count what has come; `close` once nothing more can come through here, or nobody reads it."""
         while data := self._read():
             self.progress.feed(data)
             if self._sink is not None:
-                return self._pass_on(self._sink, data)
-        return self._sink is None
+                self._pass_on(self._sink, data)
+                return
+        if self.passes:
+            self.close()
 
     def _read(self) -> bytes:
         try:
-            return os.read(self.source, _LONGEST)
+            return b"" if self.source is None else os.read(self.source, _LONGEST)
         except OSError:  # a terminal whose last user has ended
             return b""
 
-    def _pass_on(self, sink: int, data: bytes) -> bool:
+    def _pass_on(self, sink: int, data: bytes) -> None:
         while data:
             try:
                 data = data[os.write(sink, data) :]
             except BlockingIOError:  # a pipe or terminal that others have made so, and is full
                 select.select([], [sink], [])
             except OSError:
-                raise BrokenPipeError("nobody reads what the program prints") from None
-        return True
+                self.close()
+                return
+
+    def hold_open(self, ended: int) -> None:
+        """Hold the files open for a process that takes what comes, until it has ended, or one of the two ends has.
+
+        `ended` is the reading end of a pipe that this process alone has open for writing.
+        """
+        poll, files = select.poll(), self.files if self.passes else ()
+        for file in (ended, *files):
+            poll.register(file, 0)  # tells of the other end's end alone
+        while all(file != ended for file, _ in poll.poll()):
+            for file in files:
+                poll.unregister(file)
+            files = ()
+            self.close()
 
     def follow_size(self) -> bool:
         """Give the program's terminal, if it has one, the size of the real one; return whether it had another."""
         with suppress(OSError, termios.error):
-            size = termios.tcgetwinsize(self._sink or self.source)
-            if size != termios.tcgetwinsize(self.source):
-                termios.tcsetwinsize(self.source, size)
-                return True
+            if self.source is not None and self._sink is not None:
+                size = termios.tcgetwinsize(self._sink)
+                if size != termios.tcgetwinsize(self.source):
+                    termios.tcsetwinsize(self.source, size)
+                    return True
         return False

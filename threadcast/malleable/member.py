@@ -34,19 +34,21 @@ class Member:
     It is the process with the number `terms.process`, or else this one. The cores in use are those that the container's
     limits allow; of these, those that the arbiter at the socket `arbiter` assigned; of these, those that `resize` asked
     for. When the arbiter goes away, its last assignment holds until there is an arbiter again. `steps()` returns how
-    many steps the process has made. `root` is the folder with /proc and /sys.
+    many steps the process has made. `root` is the folder with /proc and /sys. `requested` was asked for before, and
+    `remember` is told what is asked for from now on.
     """
 
     def __init__(
         self, terms: Terms, process: ProcessState, *, arbiter: Path, steps: Callable[[], float],
-        followers: Follows | None = None, root: Path = Path("/"),
+        followers: Follows | None = None, root: Path = Path("/"), requested: int | Cores | None = None,
+        remember: Callable[[int | Cores | None], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.terms = terms
         self._limits = Limits(process.cores, root=root, mask=inherited_limit())
         self._followers = followers or Followers(process.cores)
         self._lock = threading.Lock()
-        self._requested: int | Cores | None = None
-        """The argument of the last `resize`."""
+        self._requested, self._remember = requested, remember
+        """`_requested`: the argument of the last `resize`."""
         self._assigned: Cores | None = None
         """The cores that an arbiter assigned last; None before that."""
         self._cores: Cores = ()
@@ -121,6 +123,7 @@ class Member:
                 if not cores or not cpus_in(cores) <= allowed:
                     raise InvalidInput(f"cores={cores}: this process may use CPUs {sorted(allowed)}")
             self._requested = cores
+            self._remember(cores)
             self._apply()
             return self._cores
 
