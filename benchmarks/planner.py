@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
+from cp_sat import OPTIMAL, solve
 from figures.planner import BASELINES, NETWORKS, OVER, SMALL
 from figures.study import Study, of_run
 from planner_instances import (
@@ -44,7 +45,6 @@ from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.planner import SEARCH, plan
 from threadcast.scheduler.policies import Problem, create
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.search.cp_sat import OPTIMAL, solve
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import simulate
 
@@ -155,7 +155,7 @@ def _packed(given: Problem) -> Packed:
 
 def _solved(packed: Packed, seconds: float) -> Solved:
     given = problem(OpGraph.from_json(json.loads(packed[0])), packed[1])
-    found = solve(given, budget_s=seconds, repeatable=False)
+    found = solve(given, seconds)
     return (found.plan.makespan_s if found.plan else 0.0), found.lower_bound_s, found.optimal
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from tests.waiting import HANGS_S
 from threadcast.core import CurveTable, Machine, OpGraph, Plan
 from threadcast.core.errors import InvalidInput, NotFound, PlanError
 from threadcast.scheduler import policies
-from threadcast.scheduler.bounds.lower_bounds import lower_bounds
-from threadcast.scheduler.planner import plan, plan_each, whole_cores_bound_s
+from threadcast.scheduler.planner import plan, plan_each
 from threadcast.scheduler.policies import (
     Launch,
     Problem,
@@ -28,7 +26,6 @@ from threadcast.scheduler.policies import (
 )
 from threadcast.scheduler.policies.fifo import Fifo
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.search import cp_sat
 from threadcast.scheduler.simulation.checker import check_schedule
 
 CURVE = {1: 4.0, 2: 2.2, 4: 1.5}
@@ -68,13 +65,12 @@ def test_auto_does_not_take_a_plan_of_shared_cores_for_a_rounding_error() -> Non
     check_schedule(problem.graph, best, machine=problem.machine)
 
 
-def test_a_known_bound_holds_for_the_plans_that_share_no_cores() -> None:
+def test_the_bound_of_plans_that_share_cores_is_lower() -> None:
     problem = problem_of([{2: 1.0}] * 3, cores=3, threads_per_core=2)
-    fifo, grid = plan_each(problem, ["fifo", "manual_grid"], whole_cores_bound_s=3.0)
+    fifo, grid = plan_each(problem, ["fifo", "manual_grid"])
     assert (fifo.policy, grid.policy) == ("fifo", "manual_grid")
-    assert (fifo.lower_bound_s, whole_cores_bound_s(fifo)) == (3.0, 3.0)
+    assert fifo.lower_bound_s == pytest.approx(2.0)
     assert grid.lower_bound_s == pytest.approx(2.0 / 1.03)
-    assert whole_cores_bound_s(grid) == 0.0
 
 
 def test_policies_of_third_parties_are_registered_like_the_built_in_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,35 +151,10 @@ def test_a_replay_refuses_a_plan_of_another_graph_or_machine() -> None:
 
 
 def test_any_seed_from_0_on_is_taken() -> None:
-    """CP-SAT's own holds 31 bits; here it is asked, as no other bound knows that one core stays idle."""
     problem = problem_of([{2: 1.0}] * 4, cores=3)
     assert plan(problem, seed=2**70, budget_s=HANGS_S).makespan_s == 4.0
     with pytest.raises(InvalidInput, match="seed=-1 must be at least 0"):
         plan(problem, seed=-1)
-
-
-def test_the_plan_of_a_small_graph_is_proven_where_the_bounds_are_too_low() -> None:
-    """Ops of two cores each on three: no other bound knows that one core stays idle."""
-    problem = problem_of([{2: 1.0}] * 3, cores=3)
-    made = plan(problem, budget_s=HANGS_S)
-    assert lower_bounds(problem).best_s == pytest.approx(2.0)
-    assert made.makespan_s == 3.0
-    assert made.gap == pytest.approx(0.0 if find_spec("ortools") else 0.5, abs=1e-5)
-
-
-def test_without_or_tools_the_search_plans_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cp_sat, "find_spec", lambda name: None)
-    made = plan(problem_of([{2: 1.0}] * 3, cores=3))
-    assert (made.policy, made.makespan_s) == ("search", 3.0)
-    assert made.gap == pytest.approx(0.5)
-
-
-def test_a_proof_that_holds_for_whole_cores_is_not_taken_for_a_plan_of_hyper_threads() -> None:
-    """Two ops that share one of three cores end after 2 / 1.03 s, sooner than in any plan of whole cores."""
-    problem = problem_of([{2: 1.0}] * 2, cores=3, threads_per_core=2)
-    shared = plan(problem, budget_s=HANGS_S)
-    assert shared.makespan_s == pytest.approx(2 / 1.03)
-    assert shared.lower_bound_s == pytest.approx(4 / 3 / 1.03)
 
 
 @pytest.mark.parametrize(("threads_per_core", "makespan_s"), [(1, 3.0), (2, 1 + 2 / 1.03)])

@@ -19,7 +19,7 @@ EXTRAS = {
     ),
     "collect": ("torch", "sympy", "pyperf"),
     "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),
-    "plan": ("numba", "ortools"),
+    "plan": ("numba",),
     "fleet": ("dask", "distributed"),
     "all": ("matplotlib",),
 }

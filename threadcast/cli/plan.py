@@ -23,7 +23,7 @@ from threadcast.core import Plan
 from threadcast.core.settings import Settings
 from threadcast.drawing import timeline
 from threadcast.scheduler.bounds.speedup_bound import ceiling
-from threadcast.scheduler.planner import BUDGET_S, plan_each, whole_cores_bound_s
+from threadcast.scheduler.planner import BUDGET_S, plan_each
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import PLANNERS, without_options
 
@@ -103,8 +103,7 @@ def command(
     interference = interference_of(problem, settings, output, off=no_corun)
     chosen = make_plan(problem, policy=policy, interference=interference, **given, **dict(options))
     every = without_options() if compare else ()
-    bound_s = whole_cores_bound_s(chosen)
-    others = plan_each(problem, every, interference=interference, whole_cores_bound_s=bound_s)
+    others = plan_each(problem, every, interference=interference)
     compared = [chosen, *others] if compare else []
     if plan_file is not None:
         chosen.write(plan_file)
@@ -121,7 +120,7 @@ def command(
         shown.append(_table(sorted(compared, key=lambda candidate: candidate.makespan_s), title="every policy"))
     shown.append(thread_counts(chosen))
     if explain:
-        limits = ceiling(problem, bound_s=bound_s)
+        limits = ceiling(problem)
         document["explain"] = {"verdict": limits.verdict(), **limits.to_json()}
         shown += explained(limits)
     output.result(document, *shown)

@@ -85,10 +85,8 @@ def _compile() -> None:
 
 
 def problem_for_solvers() -> Problem:
-    """Return a problem of four ops on three cores for which a plan needs HiGHS and OR-Tools, where they are installed.
-
-    A short critical path takes more work, and the search's first plan is above the bound.
-    """
+    """Return a problem of four ops on three cores whose bound needs HiGHS, where it is installed: a short critical path
+    takes more work."""
     return _problem({name: {1: 1.0, 2: 0.7, 3: 0.6} for name in "abcd"}, [(0, 1), (1, 2)], cores=3)
 
 

@@ -77,9 +77,8 @@ def plan(
     - the name of a policy: the plan is what this policy does in simulation. `options` are passed to it.
 
     The search ends after `budget_s` seconds; compiling its loops, once after an install, does not count. If the budget
-    does not cut it short, equal arguments give equal plans. Where OR-Tools is installed, CP-SAT uses the rest of the
-    budget to raise the bound and improve the plan of a small graph (`cp_sat.close_gap`). Curves with wide intervals are
-    denoised first (`denoising`); the plan's times are those of the given curves.
+    does not cut it short, equal arguments give equal plans. Curves with wide intervals are denoised first
+    (`denoising`); the plan's times are those of the given curves.
 
     With `interference`, plans are compared by their makespan under it. `budget_s` and `seed` only apply to "search" and
     "auto".
@@ -104,35 +103,16 @@ def plan(
 
     compile_planner()
     without_noise = denoised(problem)
-    search = _PlanSearch(without_noise or problem, interference, seed, budget_s)
-    best = search.run(compare=policy == "auto")
-    if without_noise is None:
-        return _plan_of(problem, best, search.bound_s, interference, whole_cores_bound_s=search.whole_cores_bound_s)
-    best = _replayed(problem, best, interference)
+    best = _PlanSearch(without_noise or problem, interference, seed, budget_s).run(compare=policy == "auto")
+    if without_noise is not None:
+        best = _replayed(problem, best, interference)
     return _plan_of(problem, best, lower_bounds(problem).best_s, interference)
 
 
-def plan_each(
-    problem: Problem,
-    policies: Sequence[str],
-    *,
-    interference: Interference | None = None,
-    whole_cores_bound_s: float = 0.0,
-) -> list[Plan]:
-    """Return the plans of the policies with these registered names, in the same order.
-
-    `whole_cores_bound_s` is a bound that is known already, as that of another plan of `problem`.
-    """
+def plan_each(problem: Problem, policies: Sequence[str], *, interference: Interference | None = None) -> list[Plan]:
+    """Return the plans of the policies with these registered names, in the same order."""
     bound_s = lower_bounds(problem).best_s if policies else 0.0
-    return [
-        _plan_of_policy(problem, name, bound_s, interference, {}, whole_cores_bound_s=whole_cores_bound_s)
-        for name in policies
-    ]
-
-
-def whole_cores_bound_s(plan: Plan) -> float:
-    """Return the bound of `plan` on schedules with one op at a time on a core; 0 if ops of the plan share cores."""
-    return 0.0 if any_shares_cores(plan.ops) else plan.lower_bound_s
+    return [_plan_of_policy(problem, name, bound_s, interference, {}) for name in policies]
 
 
 class _Candidate(NamedTuple):
@@ -144,44 +124,34 @@ class _Candidate(NamedTuple):
 
 
 class _PlanSearch:
-    """Looks for the best plan of a problem within a time budget; call `run` once.
-
-    `bound_s` is the lower bound on any schedule. `whole_cores_bound_s` is a bound on schedules with one op at a time on
-    a core; it is at least as high, and higher where CP-SAT has raised it.
-    """
+    """Looks for the best plan of a problem within a time budget; call `run` once."""
 
     def __init__(self, problem: Problem, interference: Interference | None, seed: int, budget_s: float) -> None:
-        self.problem = problem
-        self.bound_s = 0.0
-        self.whole_cores_bound_s = 0.0
-        self._interference, self._seed = interference, seed
+        self._problem, self._interference, self._seed = problem, interference, seed
         self._budget_s, self._deadline_s = budget_s, time.monotonic() + budget_s
 
     def run(self, *, compare: bool) -> _Candidate:
         """Return the best plan found. With `compare`, other policies are tried too if the graph is small enough."""
-        problem = self.problem
-        compare = compare and len(problem.graph) <= COMPARED_OPS
-        self.bound_s = self.whole_cores_bound_s = lower_bounds(problem).best_s
+        compare = compare and len(self._problem.graph) <= COMPARED_OPS
         end_s = self._deadline_s - (COMPARING * self._budget_s if compare else 0.0)
         candidates = list(self._search(end_s))
         if compare:
             candidates += self._other_policies(min(map(_makespan_s, candidates)))
-        whole_cores = [candidate for candidate in candidates if not any_shares_cores(candidate.ops)]
-        candidates += self._improved_by_cp_sat(min(whole_cores, key=_makespan_s))
         return min(candidates, key=_makespan_s)
 
     def _search(self, end_s: float) -> Iterator[_Candidate]:
         """The search's shortest plans, on real cores."""
         from threadcast.scheduler.search.shortest import shortest
 
-        for ops in shortest(self.problem, bound_s=self.bound_s, seed=self._seed, deadline_s=end_s):
+        bound_s = lower_bounds(self._problem).best_s
+        for ops in shortest(self._problem, bound_s=bound_s, seed=self._seed, deadline_s=end_s):
             candidate = _Candidate(SEARCH, ops, max(at.finish_s for at in ops))
             known = self._interference is None
-            yield candidate if known else _replayed(self.problem, candidate, self._interference)
+            yield candidate if known else _replayed(self._problem, candidate, self._interference)
 
     def _other_policies(self, best_s: float) -> Iterator[_Candidate]:
         """Plans of other policies, each shorter than `best_s` and the ones before it, by more than rounding."""
-        problem, interference = self.problem, self._interference
+        problem, interference = self._problem, self._interference
         for name in (*AUTO, *AUTO_IN_TIME):
             late = name in AUTO_IN_TIME and time.monotonic() >= self._deadline_s
             if late or (name == "ios" and len(problem.graph) > IOS_OPS):
@@ -192,22 +162,6 @@ class _PlanSearch:
                 yield _Candidate(run.policy.name, run.placements(), run.now_s)
                 best_s = min(best_s, run.now_s)
 
-    def _improved_by_cp_sat(self, candidate: _Candidate) -> list[_Candidate]:
-        """CP-SAT's plan, found from a plan without shared cores, if shorter; records the bound that CP-SAT proves."""
-        from threadcast.scheduler.search.cp_sat import close_gap
-
-        hint = Plan(len(self.problem.machine), SEARCH, candidate.ops, self.bound_s)
-        left_s = self._deadline_s - time.monotonic()
-        found = close_gap(self.problem, hint, left_s=left_s, budget_s=self._budget_s, seed=self._seed)
-        if found is None:
-            return []
-        self.whole_cores_bound_s = found.lower_bound_s
-        if found.plan is None:
-            return []
-        improved = _Candidate(SEARCH, found.plan.ops, found.plan.makespan_s)
-        improved = _replayed(self.problem, improved, self._interference)
-        return [improved] if improved.makespan_s < candidate.makespan_s * (1 - ROUNDING) else []
-
 
 def _plan_of_policy(
     problem: Problem,
@@ -215,12 +169,9 @@ def _plan_of_policy(
     bound_s: float,
     interference: Interference | None,
     options: dict[str, Any],
-    *,
-    whole_cores_bound_s: float = 0.0,
 ) -> Plan:
     run = _simulated(problem, name, interference, options)
-    candidate = _Candidate(run.policy.name, run.placements(), run.now_s)
-    return _plan_of(problem, candidate, bound_s, interference, whole_cores_bound_s=whole_cores_bound_s)
+    return _plan_of(problem, _Candidate(run.policy.name, run.placements(), run.now_s), bound_s, interference)
 
 
 def _simulated(
@@ -249,20 +200,11 @@ def _replayed(problem: Problem, candidate: _Candidate, interference: Interferenc
     return candidate._replace(ops=run.placements(), makespan_s=run.now_s)
 
 
-def _plan_of(
-    problem: Problem,
-    candidate: _Candidate,
-    bound_s: float,
-    interference: Interference | None,
-    *,
-    whole_cores_bound_s: float = 0.0,
-) -> Plan:
+def _plan_of(problem: Problem, candidate: _Candidate, bound_s: float, interference: Interference | None) -> Plan:
     """The plan of `candidate`, with the bound that holds for it."""
     name, ops, makespan_s = candidate
     if any_shares_cores(ops):
         bound_s /= (interference or CoreSharing(problem.machine)).core_throughput
-    else:
-        bound_s = max(bound_s, whole_cores_bound_s)
     bound_s = min(bound_s, makespan_s)  # a sum in another order may be a rounding error larger
     return Plan(len(problem.machine), name, ops, bound_s, curves_from=problem.curves.model)
 

@@ -1,7 +1,7 @@
 """Makes plans in another process, which can be ended at any moment and has its own memory.
 
 A thread could not be ended: solvers compute for seconds outside of the interpreter, or hold its lock. The planner's
-libraries (Numba's compiler, HiGHS, OR-Tools) take about 250 MB of memory and some seconds to start, so one process
+libraries (Numba's compiler, HiGHS) take about 150 MB of memory and some seconds to start, so one process
 makes many plans. Until it is first asked it loads them, so that a process that was started early answers quickly.
 
 `PlannerProcess` is the caller's end; this module, run as a script, is the other end. Problem and plan are passed in an
@@ -214,7 +214,8 @@ def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any], bool]:
 
 def _plan(message: bytes) -> dict[str, Any]:
     """The plan that `PlannerProcess.ask` asks for in this message, as JSON."""
-    from threadcast.scheduler.planner import plan, whole_cores_bound_s
+    from threadcast.scheduler.bounds.speedup_bound import ceiling
+    from threadcast.scheduler.planner import plan
     from threadcast.scheduler.policies.registry import check_option_names, names
 
     problem, policy, options, limits = _problem_of(message)
@@ -227,13 +228,7 @@ def _plan(message: bytes) -> dict[str, Any]:
             return {"refused": str(error)}
         raise
     answer = {"plan": made.to_json()}
-    return {**answer, "limits": _limits(problem, whole_cores_bound_s(made)).to_json()} if limits else answer
-
-
-def _limits(problem: Problem, bound_s: float) -> Ceiling:
-    from threadcast.scheduler.bounds.speedup_bound import ceiling
-
-    return ceiling(problem, bound_s=bound_s)
+    return {**answer, "limits": ceiling(problem).to_json()} if limits else answer
 
 
 def _answered(message: bytes, answer: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
@@ -255,7 +250,7 @@ def _load() -> Iterator[None]:
     yield
     compile_planner()
     yield
-    plan(problem_for_solvers())  # with HiGHS and OR-Tools, where they are installed
+    plan(problem_for_solvers())  # with HiGHS, where it is installed
     yield
 
 

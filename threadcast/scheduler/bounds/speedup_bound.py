@@ -20,14 +20,13 @@ LISTED = 10
 """Most ops in `Ceiling.holders`."""
 
 
-def ceiling(problem: Problem, *, costs: EngineCosts = NATIVE_ENGINE, bound_s: float = 0.0) -> Ceiling:
+def ceiling(problem: Problem, *, costs: EngineCosts = NATIVE_ENGINE) -> Ceiling:
     """Return the report of how much scheduling `problem` can gain at most.
 
-    `costs` are those of the engine that would run the step. `bound_s` is a bound that is known already, as that of a
-    plan of `problem`; it counts where it is higher. Takes about as long as `lower_bounds`.
+    `costs` are those of the engine that would run the step. Takes about as long as `lower_bounds`.
     """
     bounds, scales = lower_bounds(problem), _scales(problem)
-    reach = _reach(problem, bounds, scales, bound_s)
+    reach = _reach(problem, bounds, scales)
     fastest_s = problem.times.seconds.min(axis=1)
     on_path = _on_path(problem, fastest_s)
     path_share = _share(fastest_s[on_path], ~scales[on_path])
@@ -43,7 +42,7 @@ def ceiling(problem: Problem, *, costs: EngineCosts = NATIVE_ENGINE, bound_s: fl
     return Ceiling(reach, path_share, _holders(problem, bounds, on_path), limit, helps)
 
 
-def _reach(problem: Problem, bounds: Bounds, scales: NDArray[np.bool_], bound_s: float) -> Reach:
+def _reach(problem: Problem, bounds: Bounds, scales: NDArray[np.bool_]) -> Reach:
     times = problem.times
     narrow_s, fastest_s = times.at(times.within(1)), times.seconds.min(axis=1)
     width, _, uniform_s = best_width(problem)
@@ -55,7 +54,7 @@ def _reach(problem: Problem, bounds: Bounds, scales: NDArray[np.bool_], bound_s:
         fastest_path_s=bounds.critical_path_s,
         uniform_width=width,
         uniform_s=float(uniform_s.sum()),
-        bound_s=max(bounds.best_s, bound_s),
+        bound_s=bounds.best_s,
         unscaled_share=_share(fastest_s, ~scales),
     )
 

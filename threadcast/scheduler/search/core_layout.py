@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from threadcast.core import Affinity, Case, Placement, Plan
+from threadcast.core import Affinity, Case, Placement
 from threadcast.scheduler.kernels.annealing_loop import ON_REAL_CORES, CoreChoices, anneal
 from threadcast.scheduler.kernels.compiled import COMPILED, UNCOMPILED
 from threadcast.scheduler.kernels.core_assignment import (
@@ -125,16 +125,6 @@ class CoreLayout:
         return CoreAllotment(
             self._counts[position], self._fast[row, position], self.slower_s[row, position], self._spread[row, position]
         )
-
-
-def lay_out(problem: Problem, *, start: Sequence[float], position: Sequence[int], policy: str) -> Plan:
-    """Return the plan with these starts and positions in `problem.times.counts`, one of each for each op.
-
-    `CoreLayout` assigns the cores. The plan's `lower_bound_s` is 0.
-    """
-    layout = CoreLayout(problem)
-    placements = layout.placements(layout.sequence(start, np.asarray(position, dtype=np.int64)))
-    return Plan(len(problem.machine), policy, placements, curves_from=problem.curves.model)
 
 
 def _room(n_ops: int) -> CoreSchedule:
