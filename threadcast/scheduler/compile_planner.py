@@ -67,8 +67,6 @@ def _processor() -> str:
 
 
 def _compile() -> None:
-    from threadcast.scheduler.bounds.envelopes import Envelopes
-    from threadcast.scheduler.bounds.flow_dual import best_flow
     from threadcast.scheduler.kernels.instance import Instance
     from threadcast.scheduler.policies.cpa import Cpa
     from threadcast.scheduler.search.core_layout import CoreLayout
@@ -76,7 +74,6 @@ def _compile() -> None:
 
     problem = _tiny_problem()
     instance = Instance.of(problem)
-    best_flow(problem, Envelopes.of(problem.times))
     Cpa(problem)
     solution = Search(instance, bound_s=0.0).run()[0]
     layout = CoreLayout(problem)
@@ -84,19 +81,10 @@ def _compile() -> None:
     layout.placements(layout.annealed(sequence, seed=0, enough_s=0.0, deadline_s=1.0, clock=count().__next__))
 
 
-def problem_for_solvers() -> Problem:
-    """Return a problem of four ops on three cores whose bound needs HiGHS, where it is installed: a short critical path
-    takes more work."""
-    return _problem({name: {1: 1.0, 2: 0.7, 3: 0.6} for name in "abcd"}, [(0, 1), (1, 2)], cores=3)
-
-
 def _tiny_problem() -> Problem:
-    return _problem({name: {1: 1.0, 2: 0.6} for name in "abc"}, [(0, 2), (1, 2)], cores=2)
-
-
-def _problem(curves: dict[str, dict[int, float]], edges: list[tuple[int, int]], *, cores: int) -> Problem:
-    graph = OpGraph(tuple(curves), (Op("mm"),) * len(curves), tuple(Edge(*edge) for edge in edges), curves)
-    machine = Machine.uniform("some", cores)
+    curves = {name: {1: 1.0, 2: 0.6} for name in "abc"}
+    graph = OpGraph(tuple(curves), (Op("mm"),) * 3, (Edge(0, 2), Edge(1, 2)), curves)
+    machine = Machine.uniform("some", 2)
     return Problem(graph, curves_of(graph, machine), machine)
 
 

@@ -1,8 +1,8 @@
 """Makes plans in another process, which can be ended at any moment and has its own memory.
 
-A thread could not be ended: solvers compute for seconds outside of the interpreter, or hold its lock. The planner's
-libraries (Numba's compiler, HiGHS) take about 150 MB of memory and some seconds to start, so one process
-makes many plans. Until it is first asked it loads them, so that a process that was started early answers quickly.
+A thread could not be ended: the search computes for seconds outside of the interpreter. The planner's libraries
+(Numba's compiler) take much memory and some seconds to start, so one process makes many plans. Until it is first asked
+it loads them, so that a process that was started early answers quickly.
 
 `PlannerProcess` is the caller's end; this module, run as a script, is the other end. Problem and plan are passed in an
 in-memory file that both have open. A byte on the script's standard input means that there is a problem, a byte on its
@@ -243,14 +243,12 @@ def _answered(message: bytes, answer: Callable[[bytes], dict[str, Any]]) -> dict
 
 
 def _load() -> Iterator[None]:
-    """Load what plans need, in steps: modules, the machine code of loops, then what only some plans use."""
-    from threadcast.scheduler.compile_planner import compile_planner, problem_for_solvers
-    from threadcast.scheduler.planner import plan
+    """Load what plans need, in steps: modules, then the machine code of loops."""
+    from threadcast.scheduler import planner  # noqa: F401
+    from threadcast.scheduler.compile_planner import compile_planner
 
     yield
     compile_planner()
-    yield
-    plan(problem_for_solvers())  # with HiGHS, where it is installed
     yield
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 
 from tests.scheduler.brute_force import best_makespan_s
 from tests.scheduler.random_problems import curves, problem_of, problems
-from threadcast.scheduler.bounds import allotment_lp
 from threadcast.scheduler.bounds.allotment_lp import relax
 from threadcast.scheduler.bounds.envelopes import Envelopes
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
@@ -38,8 +35,7 @@ def test_the_relaxation_balances_path_and_area() -> None:
     2 (12 - 2 x) / 3 = x at 24 / 7 s, above the path's 3 s and the area's 8 / 3 s."""
     bounds = lower_bounds(problem_of([{1: 4.0, 2: 3.0}] * 2, cores=3))
     assert (bounds.critical_path_s, bounds.area_s) == (3.0, pytest.approx(8 / 3))
-    assert bounds.best_s == pytest.approx(24 / 7, rel=1e-8)
-    assert bounds.best_s < 24 / 7
+    assert 24 / 7 * 0.999 < bounds.best_s < 24 / 7
 
 
 def test_ops_without_time_have_a_bound_of_nothing() -> None:
@@ -48,23 +44,14 @@ def test_ops_without_time_have_a_bound_of_nothing() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
-def test_a_flow_is_never_above_the_relaxation_that_it_bounds(problem: Problem) -> None:
-    exact, flow = relax(problem, exact_ops=100), relax(problem, exact_ops=0)
-    assert exact.exact
-    assert flow.bound_s <= exact.bound_s * (1 + 1e-8) + 1e-12
-    simple_s = lower_bounds(problem, lp=False).best_s
-    assert exact.bound_s >= simple_s * (1 - 1e-8)
-    assert max(flow.bound_s, simple_s) >= exact.bound_s * 0.9
-
-
-@settings(max_examples=60, deadline=None)
-@given(problem=problems())
-def test_the_relaxation_is_met_by_its_own_fractional_widths(problem: Problem) -> None:
-    """From below by a flow and from above by a point: what lies between them is the solver's tolerance."""
+def test_the_relaxation_is_nearly_met_by_its_own_fractional_widths(problem: Problem) -> None:
+    """From below by a flow and from above by a point: its optimum lies between them."""
     relaxed, envelopes = relax(problem), Envelopes.of(problem.times)
     path_s = float(levels(problem.graph, relaxed.seconds).max())
     area_s = float(envelopes.work_at(relaxed.seconds).sum()) / len(problem.machine)
-    assert max(path_s, area_s) == pytest.approx(relaxed.bound_s, rel=1e-6, abs=1e-12)
+    bound_s = max(relaxed.bound_s, lower_bounds(problem, lp=False).best_s)
+    assert bound_s <= max(path_s, area_s) * (1 + 1e-8)
+    assert bound_s >= max(path_s, area_s) * 0.9 - 1e-12
 
 
 @settings(deadline=None)
@@ -87,14 +74,6 @@ def test_the_least_cost_is_that_of_some_width(problem: Problem, data: st.DataObj
     assert envelopes.least_cost(price) == pytest.approx(each.min(axis=1))
 
 
-@settings(max_examples=20, deadline=None)
-@given(problem=problems())
-def test_without_scipy_there_is_a_bound_all_the_same(problem: Problem) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(allotment_lp, "find_spec", lambda name: None)
-        assert relax(problem).bound_s == relax(problem, exact_ops=0).bound_s
-
-
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_bound_is_above_the_best_schedule_and_no_plan_below(data: st.DataObject) -> None:
@@ -107,52 +86,7 @@ def test_no_bound_is_above_the_best_schedule_and_no_plan_below(data: st.DataObje
     assert bounds.allotment_lp_s is not None
     assert bounds.allotment_lp_s <= best_s
     assert bounds.best_s <= best_s * (1 + 1e-12)
-    assert relax(problem, exact_ops=0).bound_s <= best_s
     for name in set(names()) - {"uniform"}:
         planned = plan(problem, policy=name)
         assert planned.makespan_s >= best_s * (1 - 1e-9)
         assert planned.lower_bound_s <= best_s * (1 + 1e-9)
-
-
-def wide_problem(ops: int, cores: int) -> Problem:
-    """Two chains of ops by Amdahl's law, so that every count is a corner; paths and area are about as long."""
-    random = np.random.default_rng(0)
-    made = []
-    for seconds, serial in zip(random.lognormal(0, 1, ops), random.uniform(0.002, 0.02, ops)):
-        made.append({n: float(seconds * (serial + (1 - serial) / n)) for n in range(1, cores + 1)})
-    return problem_of(made, [(i, i + 2) for i in range(ops - 2)], cores=cores)
-
-
-def test_the_relaxation_is_solved_with_some_of_many_corners_and_its_bound_holds_for_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    solved, corners = allotment_lp._solved, list[int]()
-
-    def watched(problem: Problem, envelopes: Envelopes) -> Any:
-        corners.append(envelopes.seconds.shape[1])
-        return solved(problem, envelopes)
-
-    monkeypatch.setattr(allotment_lp, "_solved", watched)
-    thin = relax(wide_problem(6, 300))
-    monkeypatch.setattr(allotment_lp, "MOST_CORNERS", 10_000)
-    whole = relax(wide_problem(6, 300))
-    assert corners[0] <= 128 < corners[1]
-    assert not thin.exact
-    assert whole.exact
-    assert 0.999 * whole.bound_s <= thin.bound_s <= whole.bound_s * (1 + 1e-8)
-    flow = relax(wide_problem(6, 300), exact_ops=0)
-    monkeypatch.setattr(allotment_lp, "MOST_CORNERS", 128)
-    assert flow.bound_s * 0.99 <= relax(wide_problem(6, 300), exact_ops=0).bound_s <= whole.bound_s * (1 + 1e-8)
-
-
-def test_thinned_envelopes_lie_on_the_whole_ones_or_above() -> None:
-    whole = Envelopes.of(wide_problem(3, 200).times)
-    thin = whole.thinned(20)
-    assert thin.seconds.shape[1] <= 20
-    assert whole.thinned(whole.seconds.shape[1]) is whole
-    row = np.arange(3)
-    assert np.array_equal(thin.seconds[:, 0], whole.seconds[:, 0])
-    assert np.array_equal(thin.seconds[row, thin.last], whole.seconds[row, whole.last])
-    for share in np.linspace(0, 1, 50):
-        at = share * whole.seconds[:, 0] + (1 - share) * whole.seconds[row, whole.last]
-        assert np.all(thin.work_at(at) >= whole.work_at(at) * (1 - 1e-12))

@@ -49,17 +49,6 @@ class Envelopes:
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def thinned(self, most: int) -> Envelopes:
-        """Return envelopes of at most `most` of the corners, the first and the last among them and more of the frugal
-        ones, where curves bend most. They lie on these or above."""
-        if self.seconds.shape[1] <= most:
-            return self
-        kept = np.unique(np.geomspace(1, self.seconds.shape[1], most).round().astype(np.int64)) - 1
-        columns, last = np.minimum(kept, self.last[:, None]), np.searchsorted(kept, self.last)
-        seconds, work = (np.take_along_axis(of, columns, axis=1) for of in (self.seconds, self.work))
-        position = np.take_along_axis(self.position, columns, axis=1)
-        return Envelopes(seconds, work, _prices(seconds, work, last), position, last)
-
     def least_cost(self, second_price: Floats) -> Floats:
         """Return (n_ops,) least costs of the ops if a second costs `second_price` (n_ops,) and a core-second 1."""
         return np.asarray((second_price[:, None] * self.seconds + self.work).min(axis=1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from threadcast.core import OpGraph
 from threadcast.scheduler.bounds.envelopes import Envelopes
 from threadcast.scheduler.problem import Problem
-from threadcast.scheduler.problem.compressed_rows import CompressedRows
+from threadcast.scheduler.problem.levels import levels
 from threadcast.scheduler.problem.times import Floats
 
 PASSES_TIMES_OPS = 640_000
@@ -67,12 +67,12 @@ def best_flow(problem: Problem, envelopes: Envelopes) -> tuple[float, Flow]:
     flow. The bound is concave in the flow, and valid after every pass. Source of the method: Frank and Wolfe 1956, here
     applied to the dual of the LP of `allotment_lp`.
     """
-    cores, longest_path = len(problem.machine), _longest_path_of(problem.graph)
+    cores = len(problem.machine)
     flow = Flow(np.zeros(len(envelopes)), 0.0)
     best_s, best = flow.bound_s(envelopes, cores), flow
     passes = min(max(PASSES_TIMES_OPS // len(envelopes), PASSES[0]), PASSES[1])
     for i in range(passes):
-        path = longest_path(answer_s(envelopes, flow.through))
+        path = _longest_path(problem.graph, answer_s(envelopes, flow.through))
         step = 1 / (i + 3)  # 2 / (i + 2) is for smooth functions; half of it went further here
         usual = (flow.value or cores / 2) * step
         tried = [flow.with_path(path, usual * more, keep=1 - step) for more in TRIED]
@@ -109,16 +109,10 @@ def answer_s(envelopes: Envelopes, second_price: Floats) -> Floats:
     return np.asarray(np.where(here < last, here_s - share * fall, past_s))
 
 
-def _longest_path_of(graph: OpGraph) -> Callable[[Floats], Sequence[int]]:
-    """A function from (n_ops,) seconds to the longest path's ops in order; among equals those of lowest position."""
-    from threadcast.scheduler.kernels.longest_path import fill_longest_path  # brings numba along
-
-    order = np.asarray(graph.topological_order, dtype=np.int64)
-    successors = CompressedRows.of(graph.successors)
-    path = np.empty(len(order), dtype=np.int64)
-
-    def longest_path(seconds: Floats) -> Sequence[int]:
-        found: Sequence[int] = path[: fill_longest_path(order, successors, seconds, path)].tolist()
-        return found
-
-    return longest_path
+def _longest_path(graph: OpGraph, seconds: Floats) -> list[int]:
+    """The longest path's ops in order; among equals the first op is of the lowest position, as are those after it."""
+    level: list[float] = levels(graph, seconds).tolist()
+    path = [level.index(max(level))]
+    while after := graph.successors[path[-1]]:
+        path.append(max(after, key=level.__getitem__))
+    return path

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from threadcast.scheduler.kernels.compiled import compiled, inlined
+from threadcast.scheduler.kernels.compiled import compiled, helper, inlined
 from threadcast.scheduler.kernels.instance import Bools, Floats, Instance, Ints
-from threadcast.scheduler.kernels.longest_path import follow
+from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
 STILL_CRITICAL = 1 - 1e-12
 """A path of at least this share of the longest one counts as critical: sums in another order differ by less."""
@@ -47,7 +47,7 @@ def grow(instance: Instance, depth: NDArray[np.int64], spare: NDArray[np.int64],
         _renew(instance, levels, seconds, last)
         head = _first_of_longest(instance, levels.level)
         if length == 0 or path_s < levels.level[head] * STILL_CRITICAL:
-            path_s, length = levels.level[head], follow(instance.successors, levels.level, head, path)
+            path_s, length = levels.level[head], _follow(instance.successors, levels.level, head, path)
         if path_s <= area / instance.cores:
             return
         widened = -1
@@ -106,3 +106,19 @@ def _first_of_longest(instance: Instance, level: Floats) -> int:
         if indptr[op] == indptr[op + 1] and (first < 0 or level[op] > level[first]):
             first = op
     return first
+
+
+@helper
+def _follow(successors: CompressedRows, level: Floats, first: int, path: Ints) -> int:
+    """Fill `path` with the ops of the longest path from `first` on, in order; return their number."""
+    indptr, indices = successors
+    count, op = 0, first
+    while op >= 0:
+        path[count] = op
+        count += 1
+        after = -1
+        for e in range(indptr[op], indptr[op + 1]):
+            if after < 0 or level[indices[e]] > level[after]:
+                after = int(indices[e])
+        op = after
+    return count

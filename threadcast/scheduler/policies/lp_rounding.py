@@ -27,8 +27,8 @@ class LpRounding(Allotted):
     up to that, or their narrowest. `widest` None means the share of the cores that the papers prove best (`widest_of`).
 
     Sources: Lepere, Trystram and Woeginger 2002; Jansen and Zhang 2006. Differences: list scheduling is by level, in
-    the papers in any order. Above `allotment_lp.EXACT_OPS` ops, and without SciPy, the LP is solved approximately. The
-    proof needs times that fall and work that grows with the width, which curves here need not have.
+    the papers in any order, and the LP is solved approximately (`allotment_lp.relax`). The proof needs times that fall
+    and work that grows with the width, which curves here need not have.
     """
 
     name = "lp_rounding"

@@ -25,8 +25,3 @@ class CompressedRows(NamedTuple):
         indptr = np.zeros(len(lists) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in lists], out=indptr[1:])
         return cls(indptr, np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=int(indptr[-1])))
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """For each entry of `indices`, the op that it belongs to."""
-        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
