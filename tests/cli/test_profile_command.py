@@ -6,7 +6,6 @@ import json
 import platform
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,9 @@ from click.testing import CliRunner, Result
 
 from tests.services import need
 from threadcast.cli.main import cli
-from threadcast.collector import lone, timing
-from threadcast.collector.counters import availability, cachegrind, plan_counting
+from threadcast.collector.counters import ThreadCounters, availability, cachegrind, plan_counting
 from threadcast.collector.counters.cachegrind import CacheSimulator
 from threadcast.collector.counters.perf_event import Kernel
-from threadcast.collector.timing import Timing
 from threadcast.core.topology import read_machine
 from threadcast.store import Store
 from threadcast.threads import memory
@@ -151,7 +148,7 @@ def test_perf_counters_are_stored_and_made_again_where_they_lack(folder):
     result = profile("net.py:inference", "--cases", "1", "--counters", "perf", "--json")
     counted = document(result)
     assert (counted["measured"], counted["reused"]) == (bare["measured"], 0)
-    assert counted["counters"] == {"read": sorted(plan_counting().names), "errors": {}}
+    assert counted["counters"] == {"read": sorted(plan_counting().names)}
     for name, status in availability().items():
         read = [count is not None for count in counters_stored(folder)[name]]
         assert read.count(True) == (bare["measured"] if status.available else 0)
@@ -160,18 +157,14 @@ def test_perf_counters_are_stored_and_made_again_where_they_lack(folder):
     assert (again["measured"], again["reused"]) == (0, bare["measured"])
 
 
-def test_counts_that_something_else_disturbed_are_a_warning(folder, monkeypatch):
-    timed = timing.time_callable
-
-    def disturbed(*arguments: object, counters: object = None, **more: object) -> Timing:
-        found = timed(*arguments, counters=counters, **more)  # type: ignore[arg-type]
-        return replace(found, counter_errors={"task_clock_ns": 0.25, "page_faults": 0.01} if counters else {})
-
-    monkeypatch.setattr(lone, "time_callable", disturbed)
-    result = profile("net.py:inference", "--cases", "1", "--json")
-    assert document(result)["counters"]["errors"] == {"task_clock_ns": 0.25, "page_faults": 0.01}
-    assert "something else used the counters meanwhile: task_clock_ns by up to 25%" in result.stderr
-    assert "page_faults" not in result.stderr
+def test_a_counter_that_something_else_had_all_the_time_is_not_read_and_says_why(folder, monkeypatch):
+    counted = ThreadCounters.stop
+    monkeypatch.setattr(ThreadCounters, "stop", lambda self: counted(self) | {"task_clock_ns": None})
+    read = document(profile("net.py:inference", "--cases", "1", "--json"))["counters"]["read"]
+    assert "page_faults" in read
+    assert "task_clock_ns" not in read
+    with Store.open(folder / "store.sqlite") as store:
+        assert "task_clock_ns: something else had" in str(store.measurements()[0].conditions["unread_counters"])
 
 
 def test_counters_that_cannot_be_counted_end_the_command_before_it_measures(folder, monkeypatch):

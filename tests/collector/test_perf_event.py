@@ -75,8 +75,7 @@ def commanded_thread(command: Callable[[], None]) -> Iterator[tuple[int, Callabl
 def faults(counters: ThreadCounters) -> float:
     count = counters.stop()["page_faults"]
     assert count is not None
-    assert count.inferred == 0
-    return count.value
+    return count
 
 
 def test_a_group_is_counted_only_while_it_is_enabled():
@@ -134,8 +133,8 @@ def test_a_sleeping_thread_adds_nothing_and_hides_nothing():
         counters.start()
         touch_pages()
         counts = counters.stop()
-    assert counts["task_clock_ns"].value > 0
-    assert counts["page_faults"].value >= PAGES
+    assert counts["task_clock_ns"] > 0
+    assert counts["page_faults"] >= PAGES
 
 
 def test_stopping_before_starting_is_an_error():
@@ -203,7 +202,7 @@ class OneThreadElsewhere(Kernel):
 
 
 @needs_two_cpus
-def test_a_thread_that_missed_its_turn_widens_the_error_and_spoils_nothing():
+def test_a_thread_that_missed_its_turn_leaves_no_count():
     def work() -> None:
         os.sched_setaffinity(0, CPUS[:1])
         touch_pages()
@@ -219,11 +218,7 @@ def test_a_thread_that_missed_its_turn_widens_the_error_and_spoils_nothing():
         for _, call in threads:
             call()
         counts = counters.stop()
-    for name in ("page_faults", "task_clock_ns"):
-        count = counts[name]
-        assert count is not None
-        assert 0 < count.inferred < count.value
-    assert counts["page_faults"].value - counts["page_faults"].inferred >= 2 * PAGES
+    assert counts == {"page_faults": None, "task_clock_ns": None}
 
 
 class TwoKindsOfCore(Kernel):
@@ -257,8 +252,7 @@ def test_a_thread_that_changes_between_kinds_of_core_is_counted_on_each():
         counters.start()
         call()
         counts = counters.stop()
-    assert 2 * PAGES <= counts["page_faults"].value < 3 * PAGES
-    assert counts["page_faults"].relative_error < 0.01
+    assert 2 * PAGES <= counts["page_faults"] < 3 * PAGES
     assert open_files() == files
 
 
@@ -306,5 +300,4 @@ def test_every_hardware_event_is_counted_in_some_pass_without_being_scaled():
             counters.start()
             sum(range(10**6))
             found |= {name: count for name, count in counters.stop().items() if count is not None}
-    assert found["instructions"].value > 10**6
-    assert {name: count.inferred for name, count in found.items() if count.relative_error > 0.01} == {}
+    assert found["instructions"] > 10**6

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pytest
 
-from threadcast.collector.counters import Count
 from threadcast.collector.timing import (
     MIN_BATCHES,
     Goal,
@@ -106,27 +105,25 @@ def test_every_batch_starts_from_a_reset_that_is_not_timed():
 class Counters:
     """Counts `a_run` events for each run of a workbench, and `overhead` for counting itself, in `passes` passes."""
 
-    def __init__(self, bench: Workbench, *, passes: int = 1, overhead: float = 0.0, inferred: float = 0.0) -> None:
-        self.passes, self._bench, self._overhead, self._inferred = passes, bench, overhead, inferred
+    def __init__(self, bench: Workbench, *, passes: int = 1, overhead: float = 0.0) -> None:
+        self.passes, self._bench, self._overhead = passes, bench, overhead
         self._runs_before = self._starts = 0
 
     def start(self) -> None:
         self._runs_before = len(self._bench.runs)
         self._starts += 1
 
-    def stop(self) -> dict[str, Count | None]:
+    def stop(self) -> dict[str, float | None]:
         value = 7.0 * (len(self._bench.runs) - self._runs_before) + self._overhead
         names = [f"events_{i}" for i in range(self.passes)] if self.passes > 1 else ["instructions"]
         counted = names[self._starts % self.passes]
-        count = Count(value, self._inferred * value)
-        return {name: count if name == counted else None for name in names} | {"cycles": None}
+        return {name: value if name == counted else None for name in names} | {"cycles": None}
 
 
 def test_counts_are_a_run_without_what_counting_costs_and_a_counter_that_was_not_read_stays_none():
     bench = Workbench(forever(lambda: 1e-5))
     timing = time_callable(bench.run, counters=Counters(bench, overhead=1000.0), clock=bench.clock)
     assert timing.runs_a_batch > 1
-    assert timing.counter_errors == {}
     assert {dict(sample.counters)["instructions"] for sample in timing.samples} == {7.0}
     assert all(sample.counters["cycles"] is None for sample in timing.samples)
 
@@ -137,12 +134,6 @@ def test_there_are_samples_for_every_pass_of_the_counters():
     assert len(timing.samples) == 9
     for i in range(9):
         assert sorted(sample.counters[f"events_{i}"] or 0 for sample in timing.samples) == [0] * 8 + [7]
-
-
-def test_the_error_of_inferred_counts_is_told():
-    bench = Workbench(forever(lambda: 1e-5))
-    timing = time_callable(bench.run, counters=Counters(bench, inferred=0.25), clock=bench.clock)
-    assert timing.counter_errors == pytest.approx({"instructions": 0.25})
 
 
 @pytest.mark.parametrize("bad", [{"tolerance": 0}, {"tolerance": 1.0}, {"budget_s": 0}, {"budget_s": float("inf")}])

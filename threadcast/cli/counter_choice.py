@@ -45,15 +45,9 @@ def chosen_counters(
 
 
 def counters_read(report: CampaignReport) -> dict[str, Any]:
-    """The names of the counters that were read, and the largest relative error of those that have one, by name."""
+    """The names of the counters that were read."""
     found = [measurement for known in report.observed.values() for measurement in known]
-    names = {name for m in found for name in m.samples[0].counters if m.counter(name) is not None}
-    errors: dict[str, float] = {}
-    for m in found:
-        for name in names:
-            if error := m.conditions.get(f"counter_error.{name}"):
-                errors[name] = max(error, errors.get(name, 0.0))
-    return {"read": sorted(names), "errors": errors}
+    return {"read": sorted({name for m in found for name in m.samples[0].counters if m.counter(name) is not None})}
 
 
 def _simulated(output: Output, settings: Settings, graph: OpGraph, machine: Machine) -> OpCounters:

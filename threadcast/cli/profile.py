@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -38,9 +38,6 @@ SHOWN_FAILURES = 5
 
 UNEXPECTED = 0.05
 """Regret of checked choices from which on a warning says so, if less was expected."""
-
-UNCERTAIN = 0.05
-"""Relative error of a counter from which on a warning names it."""
 
 
 @click.command()
@@ -135,7 +132,7 @@ def command(
         **summary(graph, report, machine), "counters": counters_read(report), "cases": rows,
         "choices": choice_rows(graph, report), **sent,
     }  # fmt: skip
-    _warn(output, report, document["counters"])
+    _warn(output, report)
     output.result(document, *shown(document))
     if not all_sent:
         context.exit(1)
@@ -184,7 +181,7 @@ def _measured(
             raise
 
 
-def _warn(output: Output, report: CampaignReport, counters: dict[str, Any]) -> None:
+def _warn(output: Output, report: CampaignReport) -> None:
     if report.drift is not None and report.drift > DRIFT:
         output.warn(f"times have changed by a factor of {report.drift:.2g} since they were stored: all were made again")
     if report.checked and report.expected and report.checked.mean > max(2 * report.expected.mean, UNEXPECTED):
@@ -194,6 +191,3 @@ def _warn(output: Output, report: CampaignReport, counters: dict[str, Any]) -> N
         )
     for key, reason in list(report.failed.items())[:SHOWN_FAILURES]:
         output.warn(f"{key} was left out: {reason}")
-    if uncertain := {name: error for name, error in counters["errors"].items() if error > UNCERTAIN}:
-        listed = ", ".join(f"{name} by up to {error:.0%}" for name, error in uncertain.items())
-        output.warn(f"counts may be off, as something else used the counters meanwhile: {listed}")

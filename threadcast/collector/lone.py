@@ -13,7 +13,7 @@ from threadcast.collector.counters.availability import list_unavailable
 from threadcast.collector.counters.cachegrind import add_counts
 from threadcast.collector.counters.op_counters import OpCounters, perf_counters
 from threadcast.collector.counters.thread_counters import ThreadCounters
-from threadcast.collector.timing import Goal, time_callable
+from threadcast.collector.timing import Goal, Timing, time_callable
 from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import MeasurementError
 from threadcast.threads.affinity import ThreadTeam
@@ -76,10 +76,8 @@ class LoneOps:
                     "runs_a_batch": timing.runs_a_batch,
                     "time": datetime.now(UTC).isoformat(timespec="seconds"),
                 }
-                for name, error in timing.counter_errors.items():
-                    conditions[f"counter_error.{name}"] = round(error, 4)
-                if counting and counting.unavailable:
-                    conditions["unread_counters"] = list_unavailable(counting.unavailable)
+                if counting and (unread := _taken(timing) | counting.unavailable):
+                    conditions["unread_counters"] = list_unavailable(unread)
                 measured = Measurement(op, self.machine, case, timing.samples, conditions)
                 return add_counts(measured, self.counters.simulated.get(op.key, {}))
 
@@ -88,3 +86,9 @@ class LoneOps:
             finally:
                 stopping.set()  # an interrupted caller must not wait for the end of a long timing, only of its batch,
                 team.run(lambda: None)  # and counters must stay open until then
+
+
+def _taken(timing: Timing) -> dict[str, str]:
+    """Why counters are missing that no sample has, though they can be counted."""
+    names = [name for name in timing.samples[0].counters if all(one.counters[name] is None for one in timing.samples)]
+    return dict.fromkeys(names, "something else had the processor's counters meanwhile")

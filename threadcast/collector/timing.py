@@ -15,10 +15,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from threadcast.collector.counters.counts import Count
 from threadcast.core.errors import InvalidInput
 from threadcast.core.gains import median_interval
 from threadcast.core.measurement import Sample
@@ -75,7 +74,7 @@ class CounterSource(Protocol):
     def start(self) -> None:
         """Begin to count."""
 
-    def stop(self) -> Mapping[str, Count | None]:
+    def stop(self) -> Mapping[str, float | None]:
         """End counting; the counts since `start` by event name, None for an event that was not counted."""
 
 
@@ -88,8 +87,6 @@ class Timing:
     runs_a_batch: int
     elapsed_s: float
     """Seconds spent in all: warm-up, samples, and emptying the caches."""
-    counter_errors: Mapping[str, float] = field(default_factory=dict)
-    """The mean relative error of a counter over its samples, by name, for the counters that have one."""
 
 
 def time_callable(
@@ -109,7 +106,7 @@ def time_callable(
     goal = goal or Goal()
     started = clock()
 
-    def batch(length: int) -> tuple[float, Mapping[str, Count | None]]:
+    def batch(length: int) -> tuple[float, Mapping[str, float | None]]:
         if reset:
             reset()
         return _run_batch(run, length, counters, clock)
@@ -122,15 +119,13 @@ def time_callable(
             break
         length = longer
     empty = _count_nothing(length, counters, clock) if counters else {}
-    errors = _MeanErrors()
     samples: list[Sample] = []
     ordered: list[float] = []
     needed = counters.passes if counters else 1
     while True:
         seconds, counts = batch(length)
-        errors.add(counts)
         a_run = {
-            name: None if count is None else max(0.0, count.value - empty.get(name, 0.0)) / length
+            name: None if count is None else max(0.0, count - empty.get(name, 0.0)) / length
             for name, count in counts.items()
         }
         samples.append(Sample(seconds / length, a_run))
@@ -139,12 +134,12 @@ def time_callable(
         settled = is_settled(ordered, goal)
         spent = elapsed_s >= goal.budget_s and len(samples) >= MIN_BATCHES
         if (settled or spent) and len(samples) >= needed:
-            return Timing(tuple(samples), settled, length, elapsed_s, errors.means())
+            return Timing(tuple(samples), settled, length, elapsed_s)
 
 
 def _run_batch(
     run: Callable[[], object], length: int, counters: CounterSource | None, clock: Callable[[], int]
-) -> tuple[float, Mapping[str, Count | None]]:
+) -> tuple[float, Mapping[str, float | None]]:
     """The seconds and the counts of `length` runs together."""
     if counters:
         counters.start()
@@ -163,23 +158,8 @@ def _count_nothing(length: int, counters: CounterSource, clock: Callable[[], int
         _, counts = _run_batch(lambda: None, length, counters, clock)
         for name, count in counts.items():
             if count is not None:
-                found.setdefault(name, []).append(count.value)
+                found.setdefault(name, []).append(count)
     return {name: statistics.median(values) for name, values in found.items()}
-
-
-class _MeanErrors:
-    """The mean relative error of each counter over the batches in which it was counted."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, list[float]] = {}
-
-    def add(self, counts: Mapping[str, Count | None]) -> None:
-        for name, count in counts.items():
-            if count is not None:
-                self._found.setdefault(name, []).append(count.relative_error)
-
-    def means(self) -> dict[str, float]:
-        return {name: statistics.fmean(errors) for name, errors in self._found.items() if any(errors)}
 
 
 def next_length(length: int, took_s: float, batch_s: float) -> int | None:

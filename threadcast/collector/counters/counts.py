@@ -1,9 +1,12 @@
-"""From what the kernel counted in each thread to the count of a team, with the part of it that had to be inferred."""
+"""From what the kernel counted in each thread to the count of a team, which is whole or none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+WHOLE = 0.99
+"""Share of a thread's time for which an event must have been counted, which is then scaled to all of it."""
 
 
 class Reading(NamedTuple):
@@ -18,39 +21,14 @@ class Reading(NamedTuple):
     running_ns: int
 
 
-class Count(NamedTuple):
-    """The number of events in all threads of a team.
-
-    `inferred` is the part of `value` that was not counted but inferred from what was, because a thread or a part of its
-    time was not counted. The rest was certainly counted, so the error of `value` is taken to be `inferred`.
-    """
-
-    value: float
-    inferred: float = 0.0
-
-    @property
-    def relative_error(self) -> float:
-        """From 0, all was counted, to 1, all was inferred."""
-        return self.inferred / self.value if self.value else 0.0
-
-
-def team_count(readings: Sequence[Reading | None]) -> Count | None:
-    """The count of a team from the reading of each of its threads; None where it is unknown.
-
-    A thread that was counted for a part of its time is scaled to the whole. A thread that ran but was not counted at
-    all, because other events had the counters, is taken to have had events at the rate of the others; one that was not
-    asked (None) as many as the others on average. A thread that did not run had none.
-    """
-    asked = [reading for reading in readings if reading is not None]
-    counted = [reading for reading in asked if reading.running_ns]
-    if not counted:
-        idle = len(asked) == len(readings) and not any(reading.enabled_ns for reading in asked)
-        return Count(0.0) if idle else None
-    total = sum(reading.value * reading.enabled_ns / reading.running_ns for reading in counted)
-    rate = total / sum(reading.enabled_ns for reading in counted)
-    total += sum(rate * reading.enabled_ns for reading in asked if not reading.running_ns)
-    total *= len(readings) / len(asked)
-    return Count(total, max(0.0, total - sum(reading.value for reading in counted)))
+def team_count(readings: Sequence[Reading | None]) -> float | None:
+    """The number of events in all threads of a team; None where one was not read, or others had its counter."""
+    total = 0.0
+    for reading in readings:
+        if reading is None or reading.running_ns < WHOLE * reading.enabled_ns:
+            return None
+        total += reading.value * reading.enabled_ns / reading.running_ns if reading.running_ns else 0.0
+    return total
 
 
 def join_kinds_of_core(readings: Iterable[Reading]) -> Reading:

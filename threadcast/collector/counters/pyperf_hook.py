@@ -50,7 +50,7 @@ class CountersHook(HookBase):  # type: ignore[misc]
         self._counters.__exit__(kind, error, trace)
         for name, count in counts.items():
             if count is not None:
-                self._totals[name] = self._totals.get(name, 0.0) + count.value
+                self._totals[name] = self._totals.get(name, 0.0) + count
                 self._counted[name] = self._counted.get(name, 0) + 1
 
     def teardown(self, metadata: MutableMapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Self
 
 from threadcast.collector.counters.availability import refusal
 from threadcast.collector.counters.core_pmus import CorePmu
-from threadcast.collector.counters.counts import Count, Reading, join_kinds_of_core, team_count
+from threadcast.collector.counters.counts import Reading, join_kinds_of_core, team_count
 from threadcast.collector.counters.descriptors import room_for_descriptors
 from threadcast.collector.counters.passes import CountingPlan, Group, passes_of, plan_counting
 from threadcast.collector.counters.perf_event import KERNEL, Kernel, OpenGroup
@@ -79,12 +79,13 @@ class ThreadCounters:
         for _, group in reversed(self._counting):  # the first thread's last: it is this one in a team
             group.enable()
 
-    def stop(self) -> dict[str, Count | None]:
-        """End counting and return the counts since `start` by event name, None for every event of another pass.
+    def stop(self) -> dict[str, float | None]:
+        """End counting and return the counts since `start` by event name, None for every event of another pass, and for
+        those that were not counted all the time in all threads.
 
         MeasurementError before `start`.
         """
-        counts: dict[str, Count | None] = dict.fromkeys(self._plan.statuses)
+        counts: dict[str, float | None] = dict.fromkeys(self._plan.statuses)
         opened, self._counting = self._counting, None
         if not self._opened:
             return counts
@@ -94,7 +95,7 @@ class ThreadCounters:
             group.disable()
         found: dict[str, dict[int, list[Reading]]] = {}
         for thread, group in opened:
-            # the kernel reads no group that a new thread inherited while it was being opened: as if it was not asked
+            # the kernel reads no group that a new thread inherited while it was being opened
             with contextlib.suppress(ChildProcessError):
                 for name, reading in group.read().items():
                     found.setdefault(name, {}).setdefault(thread, []).append(reading)
