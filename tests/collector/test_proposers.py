@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadcast.collector.proposers import EvenlySpread, EveryCase, FixedProposer
+from threadcast.collector.proposers import EvenlySpread, FixedProposer
 from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import InvalidInput
 
@@ -19,10 +19,6 @@ def follow(proposer: FixedProposer, machine: Machine) -> list[Case]:
     while (case := proposer.propose(OP, observed, machine)) is not None:
         observed.append(Measurement(OP, machine, case, (Sample(1.0),)))
     return [found.case for found in observed]
-
-
-def test_every_case_is_asked_for_once():
-    assert follow(EveryCase(), MACHINE) == list(MACHINE.cases())
 
 
 def test_a_spread_has_both_ends_and_even_steps():

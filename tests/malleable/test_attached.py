@@ -18,11 +18,11 @@ from tests.malleable.processes import COMMAND, CORES, EXECUTED, PER_CORE, ROOT, 
 from tests.waiting import eventually
 from threadcast import malleable
 from threadcast.core import read_machine
-from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
+from threadcast.core.errors import InvalidInput
 from threadcast.malleable.arbiter import GATHER_S
 from threadcast.malleable.attach import attach
 from threadcast.malleable.lines import line as message
-from threadcast.malleable.sockets import ask, connect, listen, socket_of
+from threadcast.malleable.sockets import ask, connect, socket_of
 from threadcast.threads.memory import KEEPING
 
 LONG_S = 60.0
@@ -287,18 +287,3 @@ def list_of(path: Path) -> list[Any]:
     """The processes that the arbiter lists."""
     found: list[Any] = ask(path, {"who": "all"}, LONG_S)["processes"]
     return found
-
-
-def test_one_arbiter_a_socket(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
-    stop = arbitrate()
-    path = tmp_path / "threadcast" / "arbiter.sock"
-    with pytest.raises(InvalidInput, match="in use"):
-        listen(path)
-    stop()
-    with pytest.raises(NotFound):
-        ask(path, {"who": "all"})
-    left = listen(path)
-    left.close()  # as after kill -9: the file stays, and nobody listens
-    with pytest.raises(ServiceUnavailable):
-        ask(path, {"who": "all"})
-    listen(path).close()

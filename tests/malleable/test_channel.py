@@ -6,7 +6,6 @@ import socket
 
 import pytest
 
-from threadcast.core.errors import FormatError
 from threadcast.malleable.channel import Channel
 
 
@@ -39,15 +38,3 @@ def test_a_long_message_goes_in_parts_and_a_second_one_is_refused_meanwhile() ->
     here.close()
     other.close()
     assert got > 0
-
-
-def test_what_is_complete_is_read_before_a_line_that_is_wrong() -> None:
-    one, other = socket.socketpair()
-    here = Channel(one)
-    other.sendall(b'{"a": 1}\nnonsense\n')
-    arrived = here.receive()
-    assert next(arrived) == {"a": 1}
-    with pytest.raises(FormatError, match="not JSON"):
-        next(arrived)
-    here.close()
-    other.close()

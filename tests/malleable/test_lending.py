@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.waiting import eventually
 from threadcast.core import Machine
 from threadcast.malleable.activity import COMPUTES_S, LONGEST_WAIT_S, WAITS_S, Activity
 from threadcast.malleable.division import Claim
-from threadcast.malleable.family import descendants, process_status
 from threadcast.malleable.ledger import Ledger
 from threadcast.malleable.sockets import ask
 
@@ -162,14 +160,3 @@ def test_a_stopped_process_holds_no_cores_until_it_goes_on(
 
 def cpus(one: Running) -> set[int]:
     return os.sched_getaffinity(one.process.pid)
-
-
-def test_a_process_is_seen_with_what_it_has_started(start: Callable[..., Running]) -> None:
-    one = start("sh", "-c", 'exec 3<&0; "$@" <&3 & wait', "sh", sys.executable)
-    child = next(iter(descendants(one.process.pid)))
-    assert descendants(one.process.pid, without=[child].__contains__) == []
-    status = process_status(child)
-    assert status is not None
-    assert status.cpu_s > 0
-    assert process_status(2**22 + 1) is None
-    os.kill(child, signal.SIGKILL)

@@ -63,10 +63,6 @@ def made(controller: str) -> Iterator[Path]:
     path.rmdir()
 
 
-def in_group(group: Path, *command: str) -> tuple[str, ...]:
-    return ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"), *command)
-
-
 @needs_two_cores
 def test_a_quota_is_followed_as_it_changes(start: Callable[..., Running], group: Path) -> None:
     one = start()
@@ -75,32 +71,6 @@ def test_a_quota_is_followed_as_it_changes(start: Callable[..., Running], group:
     assert eventually(lambda: one.uses(1))
     (group / "cpu.cfs_quota_us").write_text("-1")
     assert eventually(lambda: one.uses(CORES))
-
-
-@pytest.mark.system
-@needs_two_cores
-def test_a_quota_that_is_lifted_is_known_to_the_arbiter(
-    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], group: Path, tmp_path: Path
-) -> None:
-    arbitrate()
-    path = tmp_path / "threadcast" / "arbiter.sock"
-    (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
-    one = start(*in_group(group, *EXECUTED))
-    assert eventually(lambda: given(path) == [1])
-    (group / "cpu.cfs_quota_us").write_text("-1")
-    assert eventually(lambda: one.uses(CORES))
-
-
-@pytest.mark.system
-@needs_two_cores
-def test_processes_under_quotas_keep_to_the_cores_that_the_arbiter_gives_them(
-    start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], group: Path
-) -> None:
-    arbitrate()
-    (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
-    first, second = (start(*in_group(group, *EXECUTED)) for _ in range(2))
-    assert eventually(lambda: first.uses(1) and second.uses(1))
-    assert eventually(lambda: first.now()["masks"] != second.now()["masks"])
 
 
 @pytest.mark.system

@@ -144,17 +144,6 @@ def test_batch_can_be_chosen(name: str) -> None:
     assert math.isfinite(training_loss(workload).item())
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "side"),
-    [("googlenet", "small", 64), ("pathnet", "large", 16), ("resnet18", "small", 48), ("vgg16", "tiny", 64)],
-)
-def test_image_side_can_be_chosen(name: str, size: str, side: int) -> None:
-    with torch.device("meta"):
-        workload = networks.load(name, size, side=side)
-        assert workload.inputs[0].shape[2:] == (side, side)
-        assert training_loss(workload).shape == ()
-
-
 def capture_step(workload: networks.Workload) -> list[str]:
     """The names of the aten operations of one training step with an SGD update, in order."""
     model, loss = workload.model, workload.loss

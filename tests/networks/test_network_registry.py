@@ -108,23 +108,3 @@ def test_the_smallest_allowed_side_works(name: str, side: int) -> None:
 def test_importing_the_package_does_not_import_torch() -> None:
     code = "import sys, threadcast.networks as n; n.names(); n.sizes('lstm'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": print}, "give a torch.nn.Module"),
-        ({"inputs": ()}, "at least one torch.Tensor"),
-        ({"inputs": (1,)}, r"inputs\[0\] is 1"),
-        ({"target": torch.zeros(1)}, "belong together"),
-        ({"loss": nn.functional.mse_loss}, "belong together"),
-        ({"target": 3, "loss": nn.functional.mse_loss}, "target is 3"),
-        ({"target": torch.zeros(1), "loss": "mse"}, "loss is 'mse'"),
-        ({"batch": 0}, "batch=0"),
-    ],
-)
-def test_an_impossible_workload_is_rejected_when_made(changes: dict[str, object], message: str) -> None:
-    good = {"name": "n", "size": "s", "batch": 1, "model": nn.Linear(1, 1), "inputs": (torch.zeros(1, 1),)}
-    networks.Workload(**good)
-    with pytest.raises(InvalidInput, match=message):
-        networks.Workload(**{**good, **changes})

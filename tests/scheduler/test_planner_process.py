@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.scheduler.random_problems import problem_of
 from threadcast.core import Machine, Op, OpGraph
 from threadcast.core.errors import InvalidInput
 from threadcast.core.graph import Edge
@@ -102,15 +101,6 @@ def test_the_limits_of_any_plan_are_those_of_this_process(process: PlannerProces
     made = process.answer(LONG_S)
     assert made is not None
     assert made.limits == ceiling(problem)
-
-
-def test_limits_have_the_bound_that_the_search_has_proven(process: PlannerProcess) -> None:
-    """Ops of two cores each on three: no other bound knows that one core stays idle."""
-    process.ask(problem_of([{2: 1.0}] * 3, cores=3), limits=True)
-    made = process.answer(LONG_S)
-    assert made is not None
-    assert made.limits is not None
-    assert made.limits.reach.bound_s == made.plan.lower_bound_s
 
 
 def test_options_that_a_policy_does_not_have_are_refused(process: PlannerProcess, problem: Problem) -> None:

@@ -99,20 +99,6 @@ def test_a_look_for_new_workers_reads_the_names_of_new_threads_only(monkeypatch)
         other.join()
 
 
-def test_threads_of_others_are_no_part_of_a_team():
-    stop = threading.Event()
-    with ThreadTeam(CPUS[:2]) as team:
-        other = threading.Thread(target=stop.wait)
-        other.start()
-        try:
-            team.place()
-            assert len(team.threads) == 2
-            assert os.sched_getaffinity(other.native_id or 0) == set(CPUS)
-        finally:
-            stop.set()
-            other.join()
-
-
 @needs_two_cpus
 def test_further_threads_of_a_team_share_its_cpus_in_turn():
     masks: list[set[int]] = []

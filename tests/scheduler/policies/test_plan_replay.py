@@ -57,17 +57,6 @@ def test_thousands_of_ready_ops_are_not_all_looked_at() -> None:
     assert finished.asked < 50
 
 
-@settings(max_examples=30, deadline=None)
-@given(problems(), st.sampled_from(["fifo", "strategies", "critical_path", "search"]))
-def test_a_replay_of_a_plan_takes_as_long_as_the_plan(problem: Problem, policy: str) -> None:
-    made = plan(problem, policy=policy)
-    again = simulate(PlanReplay(problem, plan=made))
-    assert again.makespan_s <= made.makespan_s * (1 + 1e-9)
-    assert [(at.id, at.cores, at.hardware_thread) for at in sorted(again.ops, key=lambda at: at.id)] == [
-        (at.id, at.cores, at.hardware_thread) for at in sorted(made.ops, key=lambda at: at.id)
-    ]
-
-
 def test_an_op_that_the_plan_keeps_for_later_does_not_slow_down_the_op_before() -> None:
     problem = problem_of([{1: 2.0}, {1: 1.0}, {1: 2.0}], cores=1, threads_per_core=2)
     made = Plan(1, "by hand", (
