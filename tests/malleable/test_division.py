@@ -76,6 +76,15 @@ def test_what_is_not_known_is_taken_to_scale_a_little_less_than_perfectly():
     assert worth[2] / worth[1] < 2
 
 
+@pytest.mark.parametrize("serial", [0.0, 0.05, 0.6, 1.0])
+def test_two_known_numbers_of_cores_say_how_it_scales_beyond_them(serial):
+    known = {cores: 1 / (serial + (1 - serial) / cores) for cores in range(1, 65)}
+    claim = Claim(progress={cores: known[cores] for cores in (3, 4)})
+    assert [claim.rate(cores) for cores in (1, 8, 64)] == pytest.approx([known[cores] for cores in (1, 8, 64)])
+    falls = Claim(progress={4: 10.0, 8: 9.0})
+    assert falls.rate(64) == 9.0
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -12,8 +12,8 @@ from threadcast.core.curve import Floats
 from threadcast.core.errors import InvalidInput
 
 SERIAL = 0.05
-"""Share of a process's work that is assumed not to scale (Amdahl's law) where its rates are not known. It is low, so
-that a process gets many cores until it is known that it does not use them."""
+"""Share of a process's work that is assumed not to scale (Amdahl's law) where its rates are known at one number of
+cores at most. It is low, so that a process gets many cores until it is known that it does not use them."""
 
 STAYS_WITHIN = 0.02
 """The present division stays if its progress is at most this share below the best one's: every change costs time."""
@@ -66,9 +66,10 @@ class Claim:
             return _speedup(counts)
         first, last = min(known), max(known)
         rates: Floats = np.exp(np.interp(np.log(counts), np.log(list(known)), np.log(list(known.values()))))
+        serial = _serial(known)
         below, above = counts < first, counts > last
-        rates[below] = known[first] * _speedup(counts[below]) / _speedup(np.array([first], dtype=np.float64))
-        rates[above] = known[last] * _speedup(counts[above]) / _speedup(np.array([last], dtype=np.float64))
+        rates[below] = known[first] * _speedup(counts[below], serial) / _speedup(np.array([float(first)]), serial)
+        rates[above] = known[last] * _speedup(counts[above], serial) / _speedup(np.array([float(last)]), serial)
         return rates
 
 
@@ -143,6 +144,16 @@ def _sum(worth: Mapping[str, Floats], division: Mapping[str, int]) -> float:
     return sum(float(worth[name][count]) for name, count in division.items())
 
 
-def _speedup(cores: Floats) -> Floats:
-    found: Floats = 1 / (SERIAL + (1 - SERIAL) / cores)
+def _speedup(cores: Floats, serial: float = SERIAL) -> Floats:
+    found: Floats = 1 / (serial + (1 - serial) / cores)
     return found
+
+
+def _serial(known: Mapping[int, float]) -> float:
+    """The share of a process's work that does not scale, by its rates with fewest and with most cores."""
+    first, last = min(known), max(known)
+    gain = known[last] / known[first]
+    if last == first:
+        return SERIAL
+    fits = (1 / first - gain / last) / (gain - gain / last - 1 + 1 / first) if gain > 1 else 1.0
+    return min(max(fits, 0.0), 1.0)
