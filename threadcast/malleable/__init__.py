@@ -5,7 +5,7 @@ these are the cores that the arbiter assigns (`arbiter_link`), and of these the 
 (`process_socket`). When they change, `followers` adapts the process: `thread_masks`, `library_threads`,
 `other_threads`, `children`, and, through `threads.this_process`, optimised models.
 
-In the arbiter: `arbiter` talks with processes (`connection`, `process_watch`, `process_list`), and `request_handling`
+In the arbiter: `arbiter` talks with processes (`connection`, `process_watch`), and `request_handling`
 carries out what they ask. The `ledger` decides, without clock or sockets: `division` finds how many cores each process
 (a `party`) gets, `placement` finds which, and `trials` proposes divisions to try.
 

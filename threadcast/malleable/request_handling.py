@@ -11,7 +11,6 @@ from threadcast.malleable.connection import Connection
 from threadcast.malleable.ledger import Ledger
 from threadcast.malleable.limits import Cores
 from threadcast.malleable.messages import Join
-from threadcast.malleable.process_list import process_list
 
 _logger = logging.getLogger("threadcast.arbiter")
 
@@ -36,7 +35,7 @@ class RequestHandler:
         """
         name = connection.name
         if member == "who":
-            return process_list(self._ledger, self._connections, self._cpus_of)
+            return _process_list(self._ledger, self._connections, self._cpus_of)
         if member == "join":
             self._join(connection, value, now_s)
             return None
@@ -87,3 +86,24 @@ class RequestHandler:
         cpus = {cpu for core in cores for cpu in core}
         found = frozenset(core for core, own in self._cpus_of.items() if cpus.issuperset(own))
         return found if 0 < len(found) < len(self._cpus_of) else None
+
+
+def _process_list(
+    ledger: Ledger, connections: Mapping[str, Connection], cpus_of: Mapping[int, tuple[int, ...]]
+) -> dict[str, Any]:
+    """The processes that share the machine, as JSON: of each its cores (as CPU numbers), weight and rates."""
+    processes = []
+    for name, party in ledger.parties.items():
+        connection, rates = connections[name], party.rates.by_cores
+        processes.append(
+            {
+                "process": connection.process, "name": connection.title,
+                "cores": [list(cpus_of[core]) for core in sorted(party.granted)], "weight": party.claim.weight,
+                "steps_per_s": rates.get(len(party.target)),
+                "by_cores": {str(cores): rate for cores, rate in sorted(rates.items())},
+                "threads": connection.watch.demand, "lends": party.lends, "learning": connection.learning,
+            }
+        )  # fmt: skip
+    return {
+        "machine": ledger.machine.name, "cores": len(ledger.machine), "left": ledger.left, "processes": processes
+    }  # fmt: skip

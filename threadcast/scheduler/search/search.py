@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from threadcast.scheduler.kernels.compiled import COMPILED, UNCOMPILED
-from threadcast.scheduler.kernels.dispatching import Rules, dispatch
+from threadcast.scheduler.kernels.dispatching import dispatch
 from threadcast.scheduler.kernels.insertion import fill_levels
 from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
 from threadcast.scheduler.search.allotments import balanced, level_shares, widest_within
@@ -42,9 +42,6 @@ BULK_OPS = 2_500_000
 """Ops that all bulk moves on a large graph place together: about 0.8 s at 0.3 us each."""
 NEARLY_CRITICAL = 0.02
 """Slack over the makespan up to which bulk moves more often widen an op than narrow it."""
-
-LIST, ADAPTING = Rules(reserve=False, adapt=False), Rules(reserve=False, adapt=True)
-RULES = (LIST, ADAPTING, Rules(reserve=True, adapt=False), Rules(reserve=True, adapt=True))
 
 
 class _Start(NamedTuple):
@@ -83,7 +80,7 @@ class Search:
         self._random = np.random.default_rng(seed)
         self._level: Floats = np.empty(instance.n_ops)
         self._best: Solution | None = None
-        self._best_rules = LIST
+        self._best_adapts = False
 
     def run(self) -> list[Solution]:
         """Return the schedules found, the shortest first."""
@@ -105,24 +102,24 @@ class Search:
         for number, widest in enumerate(self._widest()):
             if self._is_over():
                 break
-            tried.append(_Start(self._dispatched(widest_within(self.instance, widest), ADAPTING), number, widest, 0.0))
+            tried.append(_Start(self._dispatched(widest_within(self.instance, widest)), number, widest, 0.0))
             for limit in LIMITS:
                 if self._is_over() and len(tried) > 1:  # all cores to each op alone can be far from good
                     break
                 choice = balanced(self.instance, self._bound_s * limit, widest)
-                tried.append(_Start(self._dispatched(choice, ADAPTING), number, widest, limit))
+                tried.append(_Start(self._dispatched(choice), number, widest, limit))
         tried.sort(key=_makespan_s)
         for solution, number, widest, limit in tried[:REFINED]:
-            tried += [_Start(self._dispatched(solution.choice, rules), number, widest, limit) for rules in RULES]
+            tried += [_Start(self._dispatched(solution.choice, adapt=a), number, widest, limit) for a in (False, True)]
             for factor in FINER if limit else ():
                 choice = balanced(self.instance, self._bound_s * limit * factor, widest)
-                for rules in (LIST, ADAPTING):
+                for adapt in (False, True):
                     if self._is_over():
                         break
-                    tried.append(_Start(self._dispatched(choice, rules), number, widest, limit * factor))
+                    tried.append(_Start(self._dispatched(choice, adapt=adapt), number, widest, limit * factor))
         nothing = np.empty(0, dtype=np.int64)
         for i, choice in enumerate(self._given):
-            tried += [_Start(self._dispatched(choice, rules), -1 - i, nothing, 0.0) for rules in RULES]
+            tried += [_Start(self._dispatched(choice, adapt=a), -1 - i, nothing, 0.0) for a in (False, True)]
         shortest: dict[int, Solution] = {}
         for start in sorted(tried, key=_makespan_s):
             shortest.setdefault(start.number, start.solution)
@@ -138,15 +135,15 @@ class Search:
             found += [np.minimum(share * factor, cores).astype(np.int64) for factor in (1.0, 1.5)]
         return found
 
-    def _dispatched(self, choice: Ints, rules: Rules, noise: Floats | None = None) -> Solution:
+    def _dispatched(self, choice: Ints, *, adapt: bool = True, noise: Floats | None = None) -> Solution:
         """The list schedule by falling level, times `noise` (n_ops,) where given."""
         instance = self.instance
         fill_levels(instance.order, instance.successors, instance.times(choice), self._level)
         key = -self._level if noise is None else -self._level * noise
         start, choice = np.empty(instance.n_ops), choice.copy()
-        solution = Solution(choice, start, float(dispatch(instance, key, rules, choice, start)))
+        solution = Solution(choice, start, float(dispatch(instance, key, adapt, choice, start)))
         if self._best is None or solution.makespan_s < self._best.makespan_s:
-            self._best, self._best_rules = solution, rules
+            self._best, self._best_adapts = solution, adapt
         return solution
 
     def _anneal(self, starts: list[Solution]) -> list[Solution]:
@@ -187,7 +184,8 @@ class Search:
             changed = np.clip(choice + change, 0, instance.choices - 1).astype(np.int64)
             choice = np.where(chosen, changed, choice).astype(np.int64)
             noise = 1 + 0.02 * random.standard_normal(len(choice)) if random.random() < 0.3 else None
-            self._dispatched(choice, self._best_rules if random.random() < 0.8 else RULES[random.integers(4)], noise)
+            adapt = self._best_adapts if random.random() < 0.8 else bool(random.integers(2))
+            self._dispatched(choice, adapt=adapt, noise=noise)
             share = min(0.3, share * 1.5) if self._best is not before else max(2 / len(choice), share * 0.95)
         return [] if self._best is None else [self._best]
 
