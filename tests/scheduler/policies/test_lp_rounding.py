@@ -24,13 +24,13 @@ def test_the_proof_s_widest_allotment_is_about_a_quarter_of_the_cores() -> None:
 def test_a_time_between_two_widths_goes_to_the_slower_one_from_rho_on() -> None:
     """On three cores each takes 24 / 7 s (see the test of the bounds), 3 / 7 of the way from 3 s to 4 s."""
     problem = problem_of([{1: 4.0, 2: 3.0}] * 2, cores=3)
-    assert relax(problem).seconds == pytest.approx([24 / 7] * 2, rel=0.02)
-    assert threads_of(problem, widest=3, rho=0.3) == [1, 1]
-    assert threads_of(problem, widest=3, rho=0.6) == [2, 2]
+    assert relax(problem).seconds == pytest.approx([24 / 7] * 2)
+    assert threads_of(problem, widest=3, rho=0.42) == [1, 1]
+    assert threads_of(problem, widest=3) == [2, 2]
 
 
 def test_no_op_is_wider_than_allowed_unless_its_curve_offers_nothing_else() -> None:
-    problem = problem_of([{1: 8.0, 2: 5.0, 3: 4.0, 8: 1.5}, {4: 2.0, 8: 1.0}], cores=8)
+    problem = problem_of([{1: 8.0, 2: 5.0, 3: 4.0, 8: 1.5}, {4: 2.0, 8: 0.9}], cores=8)
     assert threads_of(problem, widest=8) == [8, 8]
     assert threads_of(problem, widest=3) == [3, 4]
     assert threads_of(problem, widest=2) == [2, 4]
