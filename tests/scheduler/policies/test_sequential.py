@@ -19,10 +19,6 @@ def test_the_width_of_the_least_sum_is_taken() -> None:
     assert [(op.threads, op.start_s, op.finish_s) for op in simulate(policy).ops] == [(2, 0, 3), (2, 3, 5.5)]
 
 
-def test_among_equal_sums_the_fewest_threads_win() -> None:
-    assert Sequential(problem_of([{1: 2.0, 2: 2.0, 4: 2.0}])).width == 1
-
-
 def test_an_op_takes_its_largest_offered_count_and_a_view_one_thread() -> None:
     """Slower as its second thread makes b: one global setting cannot know better."""
     policy = Sequential(problem_of([{1: 8.0, 4: 1.0}, {1: 1.0, 2: 1.5}, {1: 0.0, 4: 0.0}], kinds="xyv"))

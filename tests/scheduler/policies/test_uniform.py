@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduler.random_problems import hybrid_problem, problem_of
+from tests.scheduler.random_problems import problem_of
 from threadcast.core import Trace
 from threadcast.core.errors import InvalidInput, PlanError
 from threadcast.scheduler.policies import create
@@ -88,20 +88,6 @@ def test_the_grid_finds_its_best_setting() -> None:
         for intra in (1, 2, 4, 8)
     }
     assert makespan_s(grid) == min(by_hand.values()) == by_hand[grid.setting]
-
-
-def test_the_grid_gives_no_core_of_a_hybrid_machine_more_threads_than_it_has() -> None:
-    """8 cores have two hardware threads, 16 have one: 32 threads, of which a second team of 16 would use some that
-    are not there."""
-    problem = hybrid_problem([{8: 1.0, 12: 0.9, 16: 0.8, 24: 0.7}] * 8, fast=8, small=16)
-    for inter, intra, fits in [(2, 24, False), (2, 16, False), (2, 12, True), (4, 8, True), (1, 24, True)]:
-        if fits:
-            assert ManualGrid(problem, inter=(inter,), intra=(intra,), oversubscribed=False).setting == (inter, intra)
-        else:
-            with pytest.raises(InvalidInput, match="none fits the 32 hardware threads"):
-                ManualGrid(problem, inter=(inter,), intra=(intra,), oversubscribed=False)
-    trace = simulate(ManualGrid(problem, oversubscribed=False))
-    check_schedule(problem.graph, trace, machine=problem.machine)
 
 
 def test_the_grid_uses_no_hardware_thread_that_a_core_has_not() -> None:

@@ -42,13 +42,6 @@ def test_nothing_is_guessed_outside_the_given_counts() -> None:
     assert farthest_count(table) == 5
 
 
-def test_both_affinities_get_the_given_time() -> None:
-    machine = Machine.uniform("m", 6, group_size=2)
-    table = curves_of(graph_of([{1: 6.0, 2: 3.0}]), machine)
-    at = dict(zip(table.cases, table.seconds[0].tolist()))
-    assert at[Case(2, Affinity.COMPACT)] == at[Case(2, Affinity.SPREAD)] == 3.0
-
-
 def test_given_counts_are_cases_where_the_machine_has_none_of_so_many_threads() -> None:
     machine = Machine.uniform("two groups", 8, group_size=4)
     graph = graph_of([{1: 8.0, 3: 3.0, 6: 1.0, 99: 0.1}, {1: 8.0, 8: 2.0}])

@@ -62,12 +62,6 @@ def test_ops_of_no_time_start_and_finish_at_once() -> None:
     assert times(simulate(Script(problem, each_on_its_own_core))) == {"a": (0, 0), "b": (0, 0), "c": (0, 1)}
 
 
-def test_equal_arguments_give_equal_traces() -> None:
-    problem = problem_of([{1: 1.0, 4: 0.5}] * 9, [(0, 5), (1, 5), (2, 6), (5, 8)])
-    first, second = (simulate(create("strategies", problem)) for _ in range(2))
-    assert first == second
-
-
 def test_the_policy_sees_predicted_times_while_true_ones_pass() -> None:
     problem = problem_of([{1: 1.0}, {1: 1.0}], cores=1)
     seen: list[list[float]] = []
