@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadcast.collector.budget import MAX_MEANS, MIN_MEANS, allotment_s, guess_s, remaining_s, shares
+from threadcast.collector.budget import MAX_MEANS, MIN_MEANS, allotment_s, guess_s, shares
 from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec
 
 weights = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50)
@@ -43,9 +43,3 @@ def test_a_measured_op_weighs_what_it_took():
     machine = Machine.uniform("two", 2)
     assert 0 < guess_s(op, Case(2), []) <= guess_s(op, Case(1), [])
     assert guess_s(op, Case(2), [Measurement(op, machine, Case(1), (Sample(3.0),))]) == 3.0
-
-
-def test_remaining_time_is_that_of_the_measurements_so_far():
-    assert remaining_s(0.0, 0, 10, mean_s=0.2) == 2.0
-    assert remaining_s(6.0, 3, 10, mean_s=0.2) == 20.0
-    assert remaining_s(6.0, 3, 0, mean_s=0.2) == 0.0

@@ -152,13 +152,12 @@ def test_an_op_that_fails_is_reported_and_the_others_are_measured(store):
     assert (told[-1].done, told[-1].total) == (10, 10)
 
 
-def test_progress_counts_up_to_the_total_and_says_what_remains(store):
+def test_progress_counts_up_to_the_total(store):
     told: list[CampaignProgress] = []
     campaign(Scripted(), EvenlySpread(1), store).run(graph_of(8))
-    campaign(Scripted(), EveryCase(), store, mean_s=0.5, on_progress=told.append).run(graph_of(8, 16))
+    campaign(Scripted(), EveryCase(), store, on_progress=told.append).run(graph_of(8, 16))
     assert [progress.done for progress in told] == list(range(2, 9))
     assert {(progress.total, progress.reused) for progress in told} == {(8, 1)}
-    assert [round(progress.remaining_s / 0.5) for progress in told][-3:] == [2, 1, 0]
 
 
 def test_the_budget_goes_where_the_steps_time_is(store):

@@ -196,7 +196,7 @@ def test_choices_are_checked_against_more_measured_cases(store):
     report = Campaign(phi, FollowedModel(JointProcess()), store, check=4, **options).run(graph)
     assert report.checked is not None
     assert report.checked.ops == 4
-    assert 0 <= report.checked.mean <= report.checked.worst
+    assert report.checked.mean >= 0
     assert set(Counter((m.op.key, m.case) for m in store.measurements()).values()) == {1}
     again = Campaign(phi, FollowedModel(JointProcess()), store, check=4, **options).run(graph)
     assert (again.measured, again.checked) == (0, None)
@@ -211,7 +211,7 @@ def test_a_checked_regret_is_over_the_best_measured_case():
     cases = FOUR.cases()
     observed = {"a": [measured(hours_old=0, seconds=s, case=c) for s, c in zip((3.0, 2.0), cases)], "b": []}
     found = CheckedRegret.of({"a": cases[0], "b": cases[0]}, observed)
-    assert found == CheckedRegret(1, 0.5, 0.5)
+    assert found == CheckedRegret(1, 0.5)
     assert CheckedRegret.of({"b": cases[0]}, observed) is None
 
 

@@ -41,11 +41,3 @@ def allotment_s(left_s: float, share: float, shares_left: float, mean_s: float) 
     """
     fair_s = left_s * share / shares_left if shares_left > 0 else 0.0
     return min(max(fair_s, MIN_MEANS * mean_s), MAX_MEANS * mean_s)
-
-
-def remaining_s(spent_s: float, measured: int, left: int, *, mean_s: float) -> float:
-    """Estimated seconds for `left` more measurements.
-
-    `measured` measurements have taken `spent_s` seconds so far; before the first one, `mean_s` is expected for each.
-    """
-    return left * (spent_s / measured if measured else mean_s)

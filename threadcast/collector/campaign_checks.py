@@ -36,7 +36,6 @@ class CheckedRegret:
 
     ops: int
     mean: float
-    worst: float
 
     @classmethod
     def of(cls, chosen: Mapping[str, Case], observed: Mapping[str, Sequence[Measurement]]) -> CheckedRegret | None:
@@ -46,7 +45,7 @@ class CheckedRegret:
             at_case = [m.seconds for m in observed[key] if m.case == case]
             if at_case:
                 found.append(at_case[-1] / min(m.seconds for m in observed[key]) - 1)
-        return cls(len(found), statistics.fmean(found), max(found)) if found else None
+        return cls(len(found), statistics.fmean(found)) if found else None
 
 
 def holding(

@@ -55,7 +55,6 @@ class CampaignState:
     left: dict[str, int] = field(default_factory=dict)
     measured: int = 0
     reused: int = 0
-    spent_s: float = 0.0
     budget_left_s: float = 0.0
     rounds: RegretRounds | None = None
     drift: float | None = None
@@ -103,10 +102,9 @@ class RoundMeasuring:
                     limit_s = budget.allotment_s(state.budget_left_s, share, shares_left, self._goal.budget_s)
                     began_s = self._clock()
                     self._measure_one(state, op, case, measure, replace(self._goal, budget_s=limit_s))
-                    spent_s = self._clock() - began_s
-                    state.spent_s, state.budget_left_s = state.spent_s + spent_s, state.budget_left_s - spent_s
+                    state.budget_left_s -= self._clock() - began_s
                     shares_left -= share
-                    self._tell(state, op, case)
+                    self._tell(state)
 
     def _measure_one(
         self, state: CampaignState, op: Op, case: Case, measure: Callable[[Op, Goal], Measurement], goal: Goal
@@ -126,12 +124,6 @@ class RoundMeasuring:
         state.measured += 1
         state.left[op.key] -= 1
 
-    def _tell(self, state: CampaignState, op: Op, case: Case) -> None:
-        left = sum(state.left.values())
-        remaining_s = budget.remaining_s(
-            state.spent_s, state.measured + len(state.failed), left, mean_s=self._goal.budget_s
-        )
+    def _tell(self, state: CampaignState) -> None:
         expected = state.rounds.expected.larger if state.rounds else None
-        self._on_progress(
-            CampaignProgress(state.done, state.done + left, state.reused, remaining_s, op, case, expected)
-        )
+        self._on_progress(CampaignProgress(state.done, state.done + sum(state.left.values()), state.reused, expected))

@@ -9,23 +9,20 @@ from threadcast.collector.busy import Load
 from threadcast.collector.campaign_checks import CheckedRegret
 from threadcast.collector.proposers import Choice
 from threadcast.collector.rounds import ExpectedRegret
-from threadcast.core import Case, Measurement, Op
+from threadcast.core import Measurement
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignProgress:
-    """How far a campaign is; `op` in `case` was measured last.
+    """How far a campaign is.
 
     `done` counts measured and reused cases and failed ops; `total` may grow while a model adapts. `reused` counts cases
-    that were already in the store. `remaining_s` is an estimate.
+    that were already in the store.
     """
 
     done: int
     total: int
     reused: int
-    remaining_s: float
-    op: Op
-    case: Case
     expected_regret: float | None = None
     """The larger of the step's and the ops' mean, before this round; None without forecasts."""
 
