@@ -57,7 +57,8 @@ class Party:
         """
         measured, expected = self.rates.by_cores, {n: rate for n, rate in self.claim.progress.items() if rate > 0}
         if not (measured or expected) and (threads := self.demand.cores):
-            return {threads: 1.0, MANY * threads: 1.0}
+            best = self.claim.rate(threads)
+            return {n: self.claim.rate(n) / best for n in range(1, threads + 1)} | {MANY * threads: 1.0}
         if not (measured and expected):
             return expected or measured
         ratios = [rate / expected[cores] for cores, rate in measured.items() if cores in expected]
