@@ -68,17 +68,6 @@ def test_the_noise_floor_is_how_well_half_the_samples_tell_the_other():
     assert metrics.noise_floor([]) is None
 
 
-def test_rows_that_may_be_as_good_as_the_best_are_told_from_those_that_are_not():
-    draws = np.random.default_rng(1).uniform(0.9, 1.1, (2, 18))
-    better, worse = ({op.key: draw for op, draw in zip(OPS, of, strict=True)} for of in draws)
-    alike, other, clearly = rows(
-        Samples((), lambda op, case: better[op.key]),
-        Samples((), lambda op, case: worse[op.key]),
-        Samples((), lambda op, case: 1.4),
-    )
-    assert (alike.as_good_as_best, other.as_good_as_best, clearly.as_good_as_best) == (True, True, False)
-
-
 def test_with_a_draw_models_see_one_sample_of_a_case_and_are_judged_by_all():
     measured = [replace(m, samples=tuple(Sample(m.seconds * f) for f in (0.5, 1.0, 1.0, 1.0, 2.0))) for m in EXACT]
     model = Samples((Case(1, Affinity.SPREAD), Case(8)), right)

@@ -115,8 +115,7 @@ def summary(
     }
     measured = sum(key in observed for key in keys)
     judged = {
-        row.model: {name: getattr(row, name) for name in ("accuracy", "regret_mean", "cost", "worse_than_zero")}
-        for row in models.rows
+        row.model: {name: getattr(row, name) for name in ("accuracy", "regret_mean", "cost")} for row in models.rows
     }
     return {
         "machine": machine.fingerprint, "cores": len(machine), "ops_measured": measured,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import string
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -147,18 +145,16 @@ def shown(rows: Sequence[Row], *, title: str) -> Table:
     """The rows as a table, the cheapest model to follow first, with as many columns as stdout is wide enough for;
     `Row.to_json` has more.
 
-    "-" under acc: every case was sampled, so none was left to forecast; "=": the model may be as accurate as the best;
-    a letter: below the table is why the accuracy is negative. Where a model could not be judged by some ops, their
-    number takes the place of the microseconds.
+    "-" under acc: every case was sampled, so none was left to forecast. Where a model could not be judged by some ops,
+    their number takes the place of the microseconds.
     """
     from threadcast.models.judgement import ranked
 
     rows = ranked(rows)
     lost = any(row.unusable for row in rows)
-    marks = dict(zip([i for i, row in enumerate(rows) if row.worse_than_zero], _letters(), strict=False))
     columns: dict[str, list[Any]] = {
         "model\n": [row.model for row in rows], "n\ncases": [_whole(row.samples) for row in rows],
-        "acc\n%": [_accuracy(row, marks.get(i, "")) for i, row in enumerate(rows)],
+        "acc\n%": ["-" if row.accuracy is None else percent_text(row.accuracy) for row in rows],
         "<10%\n%": [percent(row.within_10) for row in rows], "in 90%\n%": [percent(row.coverage_90) for row in rows],
         "regret\n%": [regret(row) for row in rows], "cost\n%": [percent(row.cost) for row in rows],
         "p95\n%": [percent(row.regret_p95) for row in rows],
@@ -169,10 +165,7 @@ def shown(rows: Sequence[Row], *, title: str) -> Table:
         **({"lost\nops": [row.unusable for row in rows]} if lost else {"call\nus": [row.call_us for row in rows]}),
     }  # fmt: skip
     title = f"{title}, {max(row.ops for row in rows)} ops{_context(rows)}"
-    found = table(list(columns), list(zip(*columns.values(), strict=True)), title=title, unneeded=_UNNEEDED)
-    found.caption_justify = "left"
-    found.caption = "\n".join(f"{mark}: {rows[i].worse_than_zero}" for i, mark in marks.items()) or None
-    return found
+    return table(list(columns), list(zip(*columns.values(), strict=True)), title=title, unneeded=_UNNEEDED)
 
 
 _UNNEEDED = (
@@ -199,24 +192,12 @@ def said(lead: Lead | None) -> str:
         found += f"; by {_named(other)} {significant(100 * lead.more, 2)} points more ({interval})"
     else:
         found += f"; not told apart from {_named(other)}: {significant(100 * lead.more, 2)} points more ({interval})"
-    return found + (f"; but its forecasts of times are {best.worse_than_zero}" if best.worse_than_zero else "")
+    return found
 
 
 def _named(row: Row) -> str:
     cases = f"{row.samples:.3g} case{'s' * (row.samples != 1)}" if row.samples else "nothing"
     return f"{row.model} with {cases} measured"
-
-
-def _letters() -> Iterator[str]:
-    """a, b, ... z, aa, ab, ..."""
-    for length in itertools.count(1):
-        yield from map("".join, itertools.product(string.ascii_lowercase, repeat=length))
-
-
-def _accuracy(row: Row, mark: str) -> str:
-    if row.accuracy is None:
-        return "-"
-    return percent_text(row.accuracy) + (mark or ("=" if row.as_good_as_best else " "))
 
 
 def regret(row: Row) -> str:

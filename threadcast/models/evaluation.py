@@ -12,7 +12,7 @@ from threadcast.core.settings_table import STEPS
 from threadcast.models import parallel
 from threadcast.models.base import PerformanceModel
 from threadcast.models.fold_judging import Asked, asked_for, forecast, judge_fold, one_sample, replay
-from threadcast.models.judgement import Outcome, Row, noise_floors, row_of, with_significance
+from threadcast.models.judgement import Outcome, Row, noise_floors, row_of
 from threadcast.models.lead import Lead, lead_of
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.op_score import measuring_s
@@ -92,8 +92,7 @@ def evaluate(
         for of_fold, fold in enumerate(folds)
         for i, (name, _) in enumerate(models)
     ]
-    lead = lead_of(rows, by_model)
-    return Evaluation(with_significance(rows, by_model), tuple(by_fold), left_out, odd_units(entries), lead)
+    return Evaluation(tuple(rows), tuple(by_fold), left_out, odd_units(entries), lead_of(rows, by_model))
 
 
 def _groups(models: Sequence[PerformanceModel]) -> list[tuple[int, ...]]:

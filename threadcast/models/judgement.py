@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from threadcast.core.gains import PAIRS_AT_LEAST, Gain, gain_of
 from threadcast.core.settings_table import STEPS
 from threadcast.models import metrics
-from threadcast.models.long_forecasts import why_too_long
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.op_score import OpScore
 
@@ -31,9 +30,8 @@ class Row:
     ops or over folds, whichever is larger; `regret_all_threads` is that of always choosing the case with most threads.
     `noise_floor` is the accuracy with which one half of the samples predicts the other; None where
     cases have one sample. `samples` is the mean number of sampled cases of an op. `fit_s` is the sum over folds in
-    seconds; `predict_us` is microseconds per curve when many ops are forecast in one call. `as_good_as_best`: whether
-    the accuracy may equal that of the most accurate row, by the ops that both have. `unusable` counts the ops that the
-    model could not be judged by; `problem` says why the first one, or the fit, failed.
+    seconds; `predict_us` is microseconds per curve when many ops are forecast in one call. `unusable` counts the ops
+    that the model could not be judged by; `problem` says why the first one, or the fit, failed.
 
     `cost` is what following the model costs: by how much the judged ops, run `steps` times at the chosen cases, and the
     `measuring_s` seconds that timing the model's samples takes, exceed the same steps at the best cases, as a share of
@@ -42,7 +40,7 @@ class Row:
     `speedup_over_all` is the median over ops of the time with most threads over that of the chosen case, with its
     interval; `speedup_with_model_time` adds to the latter the time of one forecast, `call_us` microseconds for one op
     in a call of its own, as if it were made anew before each run (as ADSALA, Xia and Barca 2026, does). Times of
-    samples are in neither; None of fewer than 3 ops. `worse_than_zero` says why, where `accuracy` is below 0.
+    samples are in neither; None of fewer than 3 ops.
     """
 
     model: str
@@ -64,14 +62,12 @@ class Row:
     unusable: int
     problem: str | None
     notes: tuple[str, ...] = ()
-    as_good_as_best: bool | None = None
     steps: int = STEPS
     cost: float | None = None
     measuring_s: float | None = None
     speedup_over_all: Gain | None = None
     speedup_with_model_time: Gain | None = None
     call_us: float | None = None
-    worse_than_zero: str | None = None
     regret_spread: float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -109,14 +105,13 @@ def row_of(
     regrets = [score.regret for score in scores]
     known_floors = [floors[at] for outcome in outcomes for at in outcome.scores] if floors else []
     reasons = [reason for outcome in outcomes for reason in outcome.unusable.values()]
-    accuracy = metrics.accuracy(actual, predicted)
     calls = [outcome.call_s for outcome in outcomes if outcome.call_s is not None]
     return Row(
         model=model,
         split=split,
         fold=fold,
         samples=_mean([score.samples for score in scores]) or 0.0,
-        accuracy=accuracy,
+        accuracy=metrics.accuracy(actual, predicted),
         r2=metrics.r2(actual, predicted),
         within_10=metrics.within(actual, predicted, 0.1),
         coverage_90=metrics.coverage(actual, low, high),
@@ -140,7 +135,6 @@ def row_of(
         ),
         call_us=None if not calls else 1e6 * float(np.mean(calls)),
         regret_spread=_spread([[score.regret for score in outcome.scores.values()] for outcome in outcomes]),
-        worse_than_zero=why_too_long(scores) if accuracy is not None and accuracy < 0 else None,
     )
 
 
@@ -185,36 +179,6 @@ def _speedup(scores: Sequence[tuple[OpScore, float]]) -> Gain | None:
     if len(scores) < PAIRS_AT_LEAST:
         return None
     return gain_of([score.all_threads_s for score, _ in scores], [score.chosen_s + more_s for score, more_s in scores])
-
-
-def with_significance(rows: Sequence[Row], outcomes: Sequence[Sequence[Outcome]]) -> tuple[Row, ...]:
-    """The rows with `as_good_as_best` filled in; `outcomes[i]` belong to row i."""
-    errors = [_errors(of_row) for of_row in outcomes]
-    judged = [i for i, row in enumerate(rows) if row.accuracy is not None]
-    if not judged:
-        return tuple(rows)
-    best = max(judged, key=lambda i: rows[i].accuracy or 0.0)
-    return tuple(
-        replace(row, as_good_as_best=_may_be_equal(errors[i], errors[best])) if i in judged else row
-        for i, row in enumerate(rows)
-    )
-
-
-def _errors(outcomes: Sequence[Outcome]) -> dict[tuple[int, int], float]:
-    """Mean relative error by fold and op."""
-    found = {(f, at): score.error for f, outcome in enumerate(outcomes) for at, score in outcome.scores.items()}
-    return {key: error for key, error in found.items() if error is not None}
-
-
-def _may_be_equal(ours: Mapping[Any, float], best: Mapping[Any, float]) -> bool:
-    """Whether the mean difference may be 0: a paired bootstrap over the ops that both models have."""
-    both = [key for key in ours if key in best]
-    differences = np.array([ours[key] - best[key] for key in both])
-    if not both or np.ptp(differences) == 0:
-        return not both or bool(differences[0] == 0)
-    drawn = np.random.default_rng(0).integers(0, len(both), (RESAMPLES, len(both)))
-    low, high = np.quantile(differences[drawn].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return bool(low <= 0 <= high)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from threadcast.core import CurveTable, Measurement, Source
+from threadcast.core import CurveTable, Measurement
 from threadcast.core.curve import Floats
 from threadcast.models import metrics
 from threadcast.models.measured import MeasuredOp
@@ -17,13 +16,11 @@ UNRECORDED_S = 0.1
 """Least seconds that measuring one op in one case takes, where the measurement does not say how many runs a sample is
 the mean of. A convention: `threadcast profile` spends 0.15 s on average by default, less where times scatter little."""
 
-_EXTRAPOLATED = list(Source).index(Source.EXTRAPOLATED)
-
 
 @dataclass(frozen=True, slots=True)
 class OpScore:
     """Scores of a model on one op. `points` (4, n): actual, predicted, low and high seconds at the n cases of which the
-    model was not given measurements; `extrapolated` (n,) whether the forecast there is beyond the measured cases.
+    model was not given measurements.
 
     `chosen_s`, `best_s` and `all_threads_s` are actual seconds of one run: at the case that the model chooses, at the
     best case, and at the case with most threads. `samples` counts the measured cases that the model was given,
@@ -31,7 +28,6 @@ class OpScore:
     """
 
     points: Floats
-    extrapolated: NDArray[np.bool_]
     chosen_s: float
     best_s: float
     all_threads_s: float
@@ -48,7 +44,6 @@ class OpScore:
         most = max(range(len(curve.cases)), key=lambda i: curve.cases[i].threads)
         return cls(
             np.stack([actual, curve.seconds, curve.low, curve.high])[:, judged],
-            table.source[row][judged] == _EXTRAPOLATED,
             float(actual[curve.cases.index(curve.best())]),
             float(actual.min()),
             float(actual[most]),
