@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -29,8 +28,6 @@ class Handler(BaseHTTPRequestHandler):
         status = running.failures.pop(0) if running.failures else running.status
         content = running.answer(json.dumps(answer_of(running.predictor, question)).encode())
         headers = {"Content-Type": "application/json"}
-        if running.packed and "gzip" in self.headers["Accept-Encoding"]:
-            headers["Content-Encoding"], content = "gzip", gzip.compress(content)
         self.send_response(status)
         running.statuses.append(status)
         for name, value in ({**headers, "Content-Length": str(len(content))} | running.answer_headers).items():

@@ -77,7 +77,6 @@ class Service:
     status: int = 200
     answer: Callable[[bytes], bytes] = bytes
     answer_headers: dict[str, str] = field(default_factory=dict)
-    packed: bool = False
     failures: list[int] = field(default_factory=list)
     """Statuses of the next answers, in place of `status`; each is used once."""
     statuses: list[int] = field(default_factory=list)

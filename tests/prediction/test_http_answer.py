@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import socket
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, answer_of, assert_same, local, open_sockets
+from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, answer_of, assert_same, local, open_sockets
 from threadcast.core.errors import ServiceError, ServiceUnavailable
 from threadcast.prediction.questions import Questions
 from threadcast.prediction.remote import FALLBACK_MARK, RemotePredictor
@@ -68,7 +66,7 @@ SOUND = {
     "with its length": HEAD + b"Content-Length: %d\r\n\r\n" % len(CONTENT) + CONTENT,
     "until the connection ends": HEAD + b"\r\n" + CONTENT,
     "in chunks": HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(CONTENT) + CONTENT + b"\r\n0\r\n\r\n",
-    "packed": HEAD + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(CONTENT),
+    "packed in nothing": HEAD + b"Content-Encoding: identity\r\n\r\n" + CONTENT,
     "of a type with parameters": HEAD.replace(b"json", b"JSON; charset=utf-8") + b"\r\n" + CONTENT,
     "after a hundred interim ones": b"HTTP/1.1 100 Continue\r\n\r\n" * 100 + HEAD + b"\r\n" + CONTENT,
 }
@@ -77,13 +75,6 @@ SOUND = {
 @pytest.mark.parametrize("answer", SOUND.values(), ids=SOUND.keys())
 def test_a_sound_answer_is_taken(answer: bytes) -> None:
     assert asked(answer).status.source_of_curves == "service"
-
-
-def bomb() -> bytes:
-    """128 MiB of spaces in an eighth of one."""
-    packer = zlib.compressobj(9, wbits=31)
-    block = b" " * (1 << 20)
-    return b"".join([*(packer.compress(block) for _ in range(128)), packer.flush()])
 
 
 UNSOUND: dict[str, tuple[Callable[[], bytes], str]] = {
@@ -96,18 +87,10 @@ UNSOUND: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut off in the headers": (lambda: HEAD[:-20], "of no type"),
     "cut off in the body": (lambda: SOUND["with its length"][:-10], "broke off"),
     "cut off in a chunk": (lambda: SOUND["in chunks"][:-30], "broke off"),
-    "cut off in the package": (lambda: SOUND["packed"][:-30], "breaks off"),
     "a chunk of no size": (lambda: SOUND["in chunks"].replace(b"chunked\r\n\r\n", b"chunked\r\n\r\n-"), "broke off"),
     "two lengths": (lambda: HEAD + TWO_LENGTHS + b"\r\nabcd", "broke off"),
     "two lengths and the end": (lambda: HEAD + b"Connection: close\r\n" + TWO_LENGTHS + b"\r\nabcd", "broke off"),
-    "more after the package": (lambda: SOUND["packed"] + b"x", "follows"),
-    "no package": (lambda: HEAD + b"Content-Encoding: gzip\r\n\r\n" + CONTENT, "no gzip"),
-    "another packing": (lambda: HEAD + b"Content-Encoding: br\r\n\r\n" + CONTENT, "'br', which was not asked for"),
-    "packed twice": (
-        lambda: HEAD + b"Content-Encoding: gzip, gzip\r\n\r\n" + gzip.compress(gzip.compress(CONTENT)), "not asked for"
-    ),
-    "a bomb": (lambda: HEAD + b"Content-Encoding: gzip\r\n\r\n" + bomb(), "longer than"),
-    "a small bomb": (lambda: HEAD + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b" " * 100_000), "longer than"),
+    "packed": (lambda: HEAD + b"Content-Encoding: gzip\r\n\r\n" + CONTENT, "'gzip', which was not asked for"),
     "too long": (lambda: HEAD + b"\r\n" + CONTENT + b" " * 1_000_000, "longer than"),
     "a page": (lambda: b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + CONTENT, "text/html, not application"),
     "of no type": (
@@ -139,9 +122,3 @@ def test_a_service_that_dies_in_the_middle_of_an_answer_is_asked_again() -> None
             remote.curves(OPS)
         with pytest.raises(ServiceUnavailable, match="after 3 failures"):
             remote.curves(OPS)
-
-
-def test_a_package_is_asked_for_and_unpacked(service: Service) -> None:
-    service.packed = True
-    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False)
-    assert_same(remote.curves(OPS), local().curves(OPS))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,14 +34,3 @@ def test_what_is_not_wanted_is_dropped() -> None:
         cache.put(number, "")
     cache.drop(lambda number: number % 2 == 0)
     assert [number for number in range(4) if cache.get(number) is not None] == [1, 3]
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_child_that_was_forked_while_the_lock_was_held_can_use_it() -> None:
-    cache = LruCache[str, int](1)
-    cache.put("a", 1)
-    with cache._lock:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if cache.get("a") == 1 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

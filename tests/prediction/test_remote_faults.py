@@ -285,3 +285,21 @@ def test_the_deadline_is_over_all_parts(service: Service, monkeypatch: pytest.Mo
     assert isinstance(remote.status.last_error, DeadlineExceeded)
     assert_same(remote.curves(OPS[:2]), local().curves(OPS[:2]))
     assert remote.status.source_of_curves == "cache"
+
+
+def test_fresh_curves_are_not_asked_for_again_and_old_ones_are_and_outlast_a_service_that_is_down(
+    service: Service,
+) -> None:
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.9))
+    for _ in range(3):
+        remote.curves(OPS)
+    assert (len(service.questions), remote.status.cached, remote.status.stale) == (1, 2, 0)
+    remote._curves._fresh_s, service.status = 0.0, 500
+    table = remote.curves(OPS)
+    assert_same(table, local().curves(OPS))
+    assert (table.model, remote.status.source_of_curves) == ("serial_share@1", "stale cache")
+    assert (remote.status.stale, remote.status.fallbacks, remote.status.age_s > 0) == (1, 0, True)
+    assert "500" in str(remote.status.last_error)
+    service.status, service.predictor = 200, local(0.5, version="serial_share@2")
+    assert_same(remote.curves(OPS), local(0.5).curves(OPS))
+    assert (remote.status.model, remote.status.last_error) == ("serial_share@2", None)

@@ -83,31 +83,19 @@ def breaker(clock: Clock) -> Breaker:
 
 def fail(breaker: Breaker, times: int) -> None:
     for _ in range(times):
-        breaker.enter(1e9)
+        breaker.enter()
         breaker.failed()
 
 
 def test_a_service_is_asked_until_so_many_failures_in_a_row_and_then_left_alone(breaker: Breaker, clock: Clock) -> None:
     fail(breaker, LIMIT - 1)
-    breaker.enter(1e9)
+    breaker.enter()
     breaker.succeeded()
     fail(breaker, LIMIT)
     with pytest.raises(NotAsked, match=r"not asked for \d\.\d s more, after 3 failures in a row"):
-        breaker.enter(1e9)
+        breaker.enter()
     clock.now_s += FIRST_OPEN_S
-    breaker.enter(1e9)
-
-
-def test_one_tries_a_service_that_failed_and_is_forgotten_at_its_deadline(breaker: Breaker, clock: Clock) -> None:
-    fail(breaker, LIMIT)
-    for _ in range(2):
-        clock.now_s += 5
-        breaker.enter(clock.now_s + 5)
-        with pytest.raises(NotAsked, match="somebody else is trying"):
-            breaker.enter(clock.now_s + 5)
-    breaker.succeeded()
-    fail(breaker, LIMIT - 1)
-    breaker.enter(1e9)
+    breaker.enter()
 
 
 def test_each_try_that_fails_opens_it_for_longer_up_to_a_limit(breaker: Breaker, clock: Clock) -> None:
@@ -118,7 +106,7 @@ def test_each_try_that_fails_opens_it_for_longer_up_to_a_limit(breaker: Breaker,
         most_s = min(FIRST_OPEN_S * 2**opened, LONGEST_OPEN_S)
         clock.now_s += most_s / 2 - 0.001
         with pytest.raises(NotAsked):
-            breaker.enter(1e9)
+            breaker.enter()
         clock.now_s += most_s / 2 + 0.002
 
 
@@ -126,15 +114,15 @@ def test_failures_that_began_before_it_opened_do_not_make_it_longer(breaker: Bre
     for _ in range(LIMIT + 20):
         breaker.failed()
     clock.now_s += FIRST_OPEN_S
-    breaker.enter(1e9)
+    breaker.enter()
 
 
 def test_a_service_that_says_when_to_come_back_is_not_asked_before(breaker: Breaker, clock: Clock) -> None:
     breaker.failed(retry_after_s=7.0)
     with pytest.raises(NotAsked, match=r"not asked for 7\.0 s more, after 1 failure in a row"):
-        breaker.enter(1e9)
+        breaker.enter()
     clock.now_s += 7.0
-    breaker.enter(1e9)
+    breaker.enter()
 
 
 def test_it_opens_for_a_random_time_so_that_a_fleet_does_not_come_back_at_once(clock: Clock) -> None:
@@ -143,6 +131,6 @@ def test_it_opens_for_a_random_time_so_that_a_fleet_does_not_come_back_at_once(c
         breaker = Breaker(clock=clock, random=Random(seed))
         fail(breaker, LIMIT)
         with pytest.raises(NotAsked) as refused:
-            breaker.enter(1e9)
+            breaker.enter()
         waits.add(str(refused.value))
     assert len(waits) > 3

@@ -106,7 +106,7 @@ def test_a_question_that_the_service_does_not_take_says_nothing_against_the_serv
     for _ in range(5):
         with pytest.raises(ServiceRefused):
             client.ask(question(), content, until_s=time.now_s + PATIENT_S)
-    client._breaker.enter(0.0)
+    client._breaker.enter()
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])

@@ -34,7 +34,7 @@ def test_fresh_curves_are_answered_with_their_age(kept: VersionedCurves, clock: 
     clock.now_s = 60.0
     found = kept.get([KEYS[1], KEYS[0]])
     assert found is not None
-    assert (found.age_s, found.stale) == (60.0, ())
+    assert (found.age_s, kept.wanted(KEYS[:2])) == (60.0, [])
     assert_same(found.table, table([1, 0]))
 
 
@@ -45,7 +45,7 @@ def test_curves_that_are_too_old_are_answered_and_named(kept: VersionedCurves, c
     clock.now_s = 61.0
     found = kept.get(KEYS[:2])
     assert found is not None
-    assert (found.age_s, found.stale) == (61.0, (0,))
+    assert (found.age_s, kept.wanted(KEYS[:2])) == (61.0, [0])
 
 
 def test_a_curve_asked_for_anew_takes_the_place_of_the_old_one(kept: VersionedCurves, clock: Clock) -> None:
@@ -56,7 +56,7 @@ def test_a_curve_asked_for_anew_takes_the_place_of_the_old_one(kept: VersionedCu
         kept.add([KEYS[1]], changed)
     found = kept.get(KEYS)
     assert found is not None
-    assert found.stale == (0, 2)
+    assert kept.wanted(KEYS) == [0, 2]
     assert_same(found.table.take([1]), changed)
     assert_same(found.table.take([0, 2]), table([0, 2]))
 
@@ -68,7 +68,7 @@ def test_an_answer_of_another_model_takes_the_place_of_all(kept: VersionedCurves
     found = kept.known(KEYS)
     assert found is not None
     assert (found.table.model, found.rows, kept.model) == ("m@2", (1,), "m@2")
-    assert kept.missing([KEYS[1], KEYS[0], KEYS[0]]) == [1]
+    assert kept.wanted([KEYS[1], KEYS[0], KEYS[0]]) == [1]
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.sets(st.integers(0, 2), min_size=1)), max_size=12))
@@ -81,4 +81,4 @@ def test_whatever_is_added_a_table_is_one_versions_own(steps: list[tuple[int, se
             found = kept.get([KEYS[i] for i in asked])
             if found is not None:
                 assert_same(found.table, table(asked, version=int(found.table.model[-1])))
-        assert (kept.model, kept.missing([KEYS[i] for i in which])) == (f"m@{version}", [])
+        assert (kept.model, kept.wanted([KEYS[i] for i in which])) == (f"m@{version}", [])

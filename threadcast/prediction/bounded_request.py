@@ -21,7 +21,6 @@ from urllib3.util import parse_url
 
 from threadcast.core.errors import DeadlineExceeded, InvalidInput, NotAsked, ServiceError, ServiceUnavailable
 from threadcast.core.secret import Secret
-from threadcast.prediction.fork_lock import ForkLock
 from threadcast.prediction.http_answer import JSON, Answer, accept, read_answer
 
 T = TypeVar("T")
@@ -60,8 +59,7 @@ class BoundedClient:
     connection of its own: callers ask seldom, and for much at a time.
 
     Redirects are not followed, so `key` goes to this service alone. Certificates are checked, by `ssl_context` where
-    one is given. InvalidInput for a `url` that is not http(s) or holds a name or password. Safe to use from threads and
-    after a fork.
+    one is given. InvalidInput for a `url` that is not http(s) or holds a name or password. Safe to use from threads.
     """
 
     def __init__(self, url: str, *, key: Secret | None = None, ssl_context: ssl.SSLContext | None = None) -> None:
@@ -78,9 +76,8 @@ class BoundedClient:
         self._prefix = (parsed.path or "").rstrip("/")
         self._context = ssl_context or (ssl.create_default_context() if self._secure else None)
         self._key = key
-        self._lock = ForkLock()
+        self._lock = threading.Lock()
         self._live: frozenset[_Exchange] = frozenset()
-        self._process = os.getpid()
         self._closed = False
         self.url = url.rstrip("/")
 
@@ -124,8 +121,6 @@ class BoundedClient:
 
     def _admit(self, exchange: _Exchange) -> None:
         with self._lock:
-            if self._process != os.getpid():  # the parent's, whose threads are not here
-                self._live, self._process = frozenset(), os.getpid()
             if self._closed:
                 raise NotAsked(f"this client of {self.url} is closed")
             if len(self._live) >= MAX_EXCHANGES:
@@ -155,7 +150,7 @@ class _Exchange:
     ) -> None:
         self._connect, self._prefix, self._request, self._key = connect, prefix, request, key
         self._until_s = until_s
-        self._lock = ForkLock()
+        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._aborted = False
 
@@ -209,7 +204,7 @@ class _Exchange:
 
     def _headers(self) -> dict[str, str]:
         headers = {
-            "Content-Type": "application/json", "Accept": accept(self._request.forms), "Accept-Encoding": "gzip",
+            "Content-Type": "application/json", "Accept": accept(self._request.forms), "Accept-Encoding": "identity",
             "Connection": "close", DEADLINE_HEADER: f"{max(self.remaining_s(), 1e-3):.3f}",
         }  # fmt: skip
         if self._request.idempotency_key is not None:

@@ -1,15 +1,14 @@
-"""Reads HTTP answers that cannot be trusted: they may be too long, compressed, cut off or of another type."""
+"""Reads HTTP answers that cannot be trusted: they may be too long, packed, cut off or of another type."""
 
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from urllib3.response import BaseHTTPResponse
 
-from threadcast.core.errors import ServiceError, ServiceRefused, ServiceUnavailable
+from threadcast.core.errors import ServiceError, ServiceRefused
 from threadcast.core.secret import Secret
 from threadcast.prediction.retries import retry_after_s
 
@@ -41,10 +40,10 @@ def read_answer(
     status: int = 200,
     forms: Sequence[str] = (JSON,),
 ) -> Answer:
-    """Return an answer of one of these media types of at most `max_bytes`, both compressed and decompressed.
+    """Return an answer of one of these media types of at most `max_bytes`.
 
-    Raises ServiceRefused for another status than `status`,
-    ServiceUnavailable for an answer that breaks off, ServiceError for one that is longer, of another type or damaged.
+    Raises ServiceRefused for another status than `status`, ServiceError for an answer that is longer, packed or of
+    another type.
     """
     content = _received(response, max_bytes)
     if response.status != status:
@@ -56,7 +55,10 @@ def read_answer(
     media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if media_type not in forms:
         raise ServiceError(f"the answer is {media_type[:60] or 'of no type'}, not {' or '.join(forms)}")
-    return Answer(_unpacked(content, response.headers.get("Content-Encoding", ""), max_bytes), media_type)
+    coding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise ServiceError(f"the answer is packed with {coding[:60]!r}, which was not asked for")
+    return Answer(content, media_type)
 
 
 def _received(response: BaseHTTPResponse, max_bytes: int) -> bytes:
@@ -65,30 +67,8 @@ def _received(response: BaseHTTPResponse, max_bytes: int) -> bytes:
         parts.append(part)
         left -= len(part)
     if not left:
-        raise _too_long(max_bytes)
+        raise ServiceError(f"the answer is longer than the {max_bytes} bytes that it can need")
     return b"".join(parts)
-
-
-def _unpacked(content: bytes, encoding: str, max_bytes: int) -> bytes:
-    coding = encoding.strip().lower()
-    if coding in ("", "identity"):
-        return content
-    if coding != "gzip":
-        raise ServiceError(f"the answer is packed with {coding[:60]!r}, which was not asked for")
-    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    try:
-        unpacked = unpacker.decompress(content, max_bytes + 1)
-    except zlib.error as error:
-        raise ServiceError(f"the answer is no gzip: {error}") from error
-    if len(unpacked) > max_bytes:
-        raise _too_long(max_bytes)
-    if not unpacker.eof or unpacker.unused_data:
-        raise ServiceUnavailable("the packed answer breaks off, or something follows it")
-    return unpacked
-
-
-def _too_long(max_bytes: int) -> ServiceError:
-    return ServiceError(f"the answer is longer than the {max_bytes} bytes that it can need")
 
 
 def _said(content: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import ssl
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +17,10 @@ from threadcast.core.secret import Secret
 from threadcast.core.settings import Settings
 from threadcast.prediction.bounded_request import BoundedClient
 from threadcast.prediction.fallback import FirstOf, reserve_s, roofline
-from threadcast.prediction.fork_lock import ForkLock
 from threadcast.prediction.predictor import Predictor
 from threadcast.prediction.questions import Questions
-from threadcast.prediction.refresher import Refresher
 from threadcast.prediction.service_client import ServiceClient
-from threadcast.prediction.versioned_curves import AgedCurves, VersionedCurves
+from threadcast.prediction.versioned_curves import VersionedCurves
 
 FALLBACK_MARK = " (local fallback)"
 """Suffix of `table.model` where the fallback answered."""
@@ -43,11 +42,9 @@ class RemoteStatus:
     cached: int = 0
     """Tables from the cache, without asking the service."""
     stale: int = 0
-    """Tables, counted in `cached` too, with a curve older than `fresh_s`."""
+    """Tables, counted in `cached` too, with a curve older than `fresh_s`, because the service gave no usable answer."""
     fallbacks: int = 0
     """Tables with curves of the fallback, because the service gave no usable answer."""
-    refreshed: int = 0
-    """Successful requests of the background thread, for curves that had become old."""
     source_of_curves: str = ""
     """Origin of the latest table: "service", "cache", "stale cache", "fallback" or "cache and fallback"; empty where
     there is none."""
@@ -66,20 +63,19 @@ class RemotePredictor:
     answers, waits between attempts. A fifth of it is reserved for the fallback, and more for many ops. While the
     service keeps failing, it is not asked and the fallback answers at once.
 
-    Whole curves are cached by `Op.forecast_key` and model version. Cached curves older than `fresh_s` seconds are
-    returned too, and renewed by a background thread. An answer that is not exactly what was asked for (shape, order,
-    finite times) is refused. All curves of the service in a table come from one model version. When the service fails,
-    ops whose curves are cached keep these, and the others get the fallback's; `table.model` and `status` say so. The
-    cache holds about 58,000 ops on a machine of 68 cases (`held_curves.MOST_POINTS`); then the oldest go.
+    Whole curves are cached by `Op.forecast_key` and model version; those older than `fresh_s` seconds are asked for
+    again. An answer that is not exactly what was asked for (shape, order, finite times) is refused. All curves of the
+    service in a table come from one model version. When the service fails, ops whose curves are cached keep these,
+    however old, and the others get the fallback's; `table.model` and `status` say so. The cache holds about 58,000 ops
+    on a machine of 68 cases (`held_curves.MOST_POINTS`); then the oldest go.
 
     Where `fallback` cannot answer, not so soon, or is None, a roofline of the machine does, which always can. With
     `last_resort=False` ServiceError or a subclass is raised instead. `model` is the alias or "name@version" to ask
     (None: the service's default). The machine is sent in full, so the service need not know it. `key` is sent to this
     service alone and never shown. `ssl_context` checks the service's certificate.
 
-    Safe in forked processes and from threads, which share the cached curves and never wait for each other's requests.
-    InvalidInput for numbers outside their range, and for a fallback of another machine. `close` ends requests and
-    thread.
+    Safe from threads, which share the cached curves and never wait for each other's requests. InvalidInput for numbers
+    outside their range, and for a fallback of another machine.
     """
 
     def __init__(
@@ -113,8 +109,7 @@ class RemotePredictor:
         self._cases = machine.cases()
         self._questions = Questions(machine, model)
         self._curves = VersionedCurves(self._cases, fresh_s=fresh_s)
-        self._refresher = Refresher(self._refresh)
-        self._status, self._lock = RemoteStatus(), ForkLock()
+        self._status, self._lock = RemoteStatus(), threading.Lock()
 
     @classmethod
     def from_settings(
@@ -145,9 +140,8 @@ class RemotePredictor:
         self.close()
 
     def close(self) -> None:
-        """Abort current requests and end the background thread; cached curves are still returned afterwards."""
+        """Abort current requests; cached curves are still returned afterwards."""
         self._client.close()
-        self._refresher.close(timeout_s=self.deadline_s)
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
         """Return a table with one row for each op over `cases` (None: all of the machine's), within `deadline_s`.
@@ -157,19 +151,16 @@ class RemotePredictor:
         CurveTable.empty(self._cases).at_cases(cases)  # a wrong case is the caller's error, not the service's
         if not ops:
             return CurveTable.empty(self._cases, model=self._curves.model).at_cases(cases)
-        started_s = time.monotonic()
-        cached = self._curves.get([op.forecast_key for op in ops])
-        if cached is not None:
-            if cached.stale:
-                self._refresher.want([ops[i] for i in cached.stale])
-            self._note_cached(cached)
+        until_s = time.monotonic() + self.deadline_s
+        keys = [op.forecast_key for op in ops]
+        if not self._curves.wanted(keys) and (cached := self._curves.get(keys)) is not None:
+            self._note(("cached",), source_of_curves="cache", model=cached.table.model, age_s=cached.age_s)
             return cached.table.at_cases(cases)
-        until_s = started_s + self.deadline_s
         try:
             table = self._fetch_missing(ops, until_s - self._reserved_s(len(ops)))
         except ServiceError as error:
             return self._fallen_back(ops, error, until_s).at_cases(cases)
-        self._curves.trim(op.forecast_key for op in ops)
+        self._curves.trim(keys)
         self._note(("fetched",), source_of_curves="service", model=table.model, age_s=0.0, last_error=None)
         return table.at_cases(cases)
 
@@ -180,10 +171,11 @@ class RemotePredictor:
         return min(max(FALLBACK_SHARE * self.deadline_s, reserve_s(ops, self.machine)), 0.5 * self.deadline_s)
 
     def _fetch_missing(self, ops: Sequence[Op], until_s: float) -> CurveTable:
-        """Fetch the curves that are not cached, and return all. Ask once more if the service has changed its model."""
+        """Fetch the curves that are not cached or old, and return all. Ask once more if the service has changed its
+        model."""
         keys = [op.forecast_key for op in ops]
         for _ in range(2):
-            self._fetch([ops[i] for i in self._curves.missing(keys)], until_s)
+            self._fetch([ops[i] for i in self._curves.wanted(keys)], until_s)
             cached = self._curves.get(keys)
             if cached is not None:
                 return cached.table
@@ -200,23 +192,17 @@ class RemotePredictor:
         if refused:
             raise ServiceError(f"the service forecasts {refused} of {len(ops)} ops not: {why_not}")
 
-    def _refresh(self, ops: Sequence[Op]) -> None:
-        """Ask for these curves again; called in the background thread."""
-        try:
-            self._fetch(ops, time.monotonic() + self.deadline_s)
-            self._curves.trim(op.forecast_key for op in ops)
-        except ServiceError as error:
-            self._note((), last_error=error)
-        else:
-            self._note(("refreshed",), last_error=None)
-
     def _fallen_back(self, ops: Sequence[Op], error: ServiceError, until_s: float) -> CurveTable:
         """The cached curves of the ops that have one, and the fallback's of the others."""
         failed = {"source_of_curves": "", "model": "", "age_s": 0.0, "last_error": error}
+        known = self._curves.known([op.forecast_key for op in ops])
+        if known is not None and len(known.rows) == len(ops):
+            found = {"source_of_curves": "stale cache", "model": known.table.model, "age_s": known.age_s}
+            self._note(("cached", "stale"), **failed | found)
+            return known.table
         if self._fallback is None:
             self._note((), **failed)
             raise error
-        known = self._curves.known([op.forecast_key for op in ops])
         rows = () if known is None else known.rows
         unknown = sorted(set(range(len(ops))) - set(rows))
         try:
@@ -236,13 +222,6 @@ class RemotePredictor:
             **failed | {"source_of_curves": "cache and fallback", "model": both.model, "age_s": known.age_s},
         )
         return both
-
-    def _note_cached(self, cached: AgedCurves) -> None:
-        stale = bool(cached.stale)
-        self._note(
-            ("cached", "stale") if stale else ("cached",),
-            source_of_curves="stale cache" if stale else "cache", model=cached.table.model, age_s=cached.age_s,
-        )  # fmt: skip
 
     def _note(self, counted: Sequence[str], **changed: Any) -> None:
         with self._lock:

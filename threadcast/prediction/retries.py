@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 from urllib3.exceptions import InvalidHeader
 from urllib3.util import Retry
 
 from threadcast.core.errors import DeadlineExceeded, NotAsked, ServiceError, ServiceRefused, ServiceUnavailable
-from threadcast.prediction.fork_lock import ForkLock
 
 ATTEMPTS = 3
 """Most attempts in one call."""
@@ -56,57 +55,39 @@ def retry_after_s(header: str | None) -> float | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """`failures` in a row; `opened`: how often the breaker has opened since the last success. Nobody may ask before
-    `open_until_s`, in seconds of the breaker's clock, except the one who tries (`tried`) whether it works again."""
-
-    failures: int = 0
-    opened: int = 0
-    open_until_s: float = 0.0
-    tried: bool = False
-
-
 class Breaker:
     """A circuit breaker in front of one service: call `enter` before each request, `succeeded` or `failed` after it.
 
-    It opens after `LIMIT` failures in a row, and where the service has said when to come back. Then one caller tries
-    the service first; the others are refused until that one reports, or its time is up. Safe to use from threads and
-    after a fork.
+    It opens after `LIMIT` failures in a row, each further one for longer, and where the service has said when to come
+    back. Safe to use from threads.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, random: Random | None = None) -> None:
         self._clock, self._random = clock, random or Random()
-        self._lock, self._state = ForkLock(), _State()
+        self._lock, self._failures, self._open_until_s = threading.Lock(), 0, 0.0
 
-    def enter(self, until_s: float) -> None:
-        """Return if the service may be asked; else raise NotAsked. `until_s`: the request's deadline by the clock."""
-        with self._lock:
-            now_s, state = self._clock(), self._state
-            if now_s >= state.open_until_s:
-                if state.failures >= LIMIT:
-                    self._state = _State(state.failures, state.opened, until_s, tried=True)
-                return
-        if state.tried:
-            raise NotAsked("the service has failed, and somebody else is trying it now")
-        raise NotAsked(
-            f"the service is not asked for {state.open_until_s - now_s:.1f} s more, after {state.failures} "
-            f"failure{'s' if state.failures > 1 else ''} in a row"
-        )
+    def enter(self) -> None:
+        """Return if the service may be asked; else raise NotAsked."""
+        left_s, failures = self._open_until_s - self._clock(), self._failures
+        if left_s > 0:
+            raise NotAsked(
+                f"the service is not asked for {left_s:.1f} s more, after {failures} failure{'s' * (failures > 1)} in "
+                "a row"
+            )
 
     def succeeded(self) -> None:
         """Record a request that succeeded."""
         with self._lock:
-            self._state = _State()
+            self._failures, self._open_until_s = 0, 0.0
 
     def failed(self, *, retry_after_s: float | None = None) -> None:
         """Record a failed request; `retry_after_s`: seconds that the service asked to wait. While the breaker is open,
         failures that began before do not keep it open longer."""
         with self._lock:
-            now_s, state = self._clock(), self._state
-            failures, opened = state.failures + 1, state.opened
-            until_s = now_s if state.tried else state.open_until_s
-            if failures >= LIMIT and now_s >= until_s:
-                most_s = min(FIRST_OPEN_S * 2.0 ** min(opened, 16), LONGEST_OPEN_S)
-                opened, until_s = opened + 1, now_s + self._random.uniform(most_s / 2, most_s)
-            self._state = _State(failures, opened, max(until_s, now_s + (retry_after_s or 0.0)))
+            now_s = self._clock()
+            if now_s >= self._open_until_s:
+                self._failures += 1
+                if (beyond := self._failures - LIMIT) >= 0:
+                    most_s = min(FIRST_OPEN_S * 2.0 ** min(beyond, 16), LONGEST_OPEN_S)
+                    self._open_until_s = now_s + self._random.uniform(most_s / 2, most_s)
+            self._open_until_s = max(self._open_until_s, now_s + (retry_after_s or 0.0))

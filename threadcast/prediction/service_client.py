@@ -20,7 +20,7 @@ ITS_OWN_FAULT = frozenset({400, 404, 405, 409, 413, 415, 422})
 
 class ServiceClient:
     """Asks one service, at most ATTEMPTS times a call, and not at all while the breaker is open. Safe to use from
-    threads and after a fork."""
+    threads."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ServiceClient:
 
         Raises the error of the last attempt, ServiceError or a subclass; NotAsked while the breaker is open.
         """
-        self._breaker.enter(until_s)
+        self._breaker.enter()
         attempt = 1
         while True:
             try:
@@ -50,7 +50,7 @@ class ServiceClient:
                     raise
                 self._sleep(pause_s)
                 try:
-                    self._breaker.enter(until_s)
+                    self._breaker.enter()
                 except NotAsked:
                     raise error from None
                 attempt += 1

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from threadcast.core import Case, CurveTable
-from threadcast.prediction.fork_lock import ForkLock
 from threadcast.prediction.held_curves import MOST_POINTS, HeldCurves
 
 
 @dataclass(frozen=True, slots=True)
 class AgedCurves:
-    """Cached curves of the keys at these positions (`rows`). `age_s` is the age of the oldest in seconds, `stale` the
-    positions of those that are to be asked for anew."""
+    """Cached curves of the keys at these positions (`rows`); `age_s` is the age of the oldest in seconds."""
 
     table: CurveTable
     age_s: float
-    stale: tuple[int, ...]
     rows: tuple[int, ...]
 
 
@@ -28,7 +27,7 @@ class VersionedCurves:
 
     Curves count as fresh for `fresh_s` seconds of `clock`. Older ones are not dropped, because an old curve is better
     than a guess, until there are more than `most_points` (ops times cases) and `trim` is called. Safe to use from
-    threads and after a fork.
+    threads.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class VersionedCurves:
         most_points: int = MOST_POINTS,
     ) -> None:
         self._fresh_s, self._clock, self._most_points = fresh_s, clock, most_points
-        self._lock = ForkLock()
+        self._lock = threading.Lock()
         self._held: tuple[HeldCurves, Mapping[Hashable, float]] = HeldCurves(CurveTable.empty(cases), {}), {}
         """The curves, and when each arrived by the clock."""
 
@@ -60,9 +59,8 @@ class VersionedCurves:
         rows = tuple(i for i, key in enumerate(keys) if key in held.rows)
         if not rows:
             return None
-        ages = {i: now_s - since_s[keys[i]] for i in rows}
-        stale = tuple(i for i, age_s in ages.items() if age_s > self._fresh_s)
-        return AgedCurves(held.table.take([held.rows[keys[i]] for i in rows]), max(ages.values()), stale, rows)
+        age_s = now_s - min(since_s[keys[i]] for i in rows)
+        return AgedCurves(held.table.take([held.rows[keys[i]] for i in rows]), age_s, rows)
 
     def trim(self, used: Iterable[Hashable]) -> None:
         """Drop curves that arrived longest ago, until there are at most `most_points`; none of the keys just `used`.
@@ -80,9 +78,11 @@ class VersionedCurves:
             held = held.only(newest_first[:most])
             self._held = held, {key: since_s[key] for key in held.rows}
 
-    def missing(self, keys: Sequence[Hashable]) -> list[int]:
-        """Return the position in `keys` of the first appearance of each key without a curve."""
-        return self._held[0].missing(keys)
+    def wanted(self, keys: Sequence[Hashable]) -> list[int]:
+        """Return the position in `keys` of the first appearance of each key without a curve that is fresh."""
+        (_, since_s), now_s = self._held, self._clock()
+        first = {key: i for i, key in reversed(list(enumerate(keys)))}
+        return sorted(i for key, i in first.items() if not now_s - since_s.get(key, -math.inf) <= self._fresh_s)
 
     def add(self, keys: Sequence[Hashable], table: CurveTable) -> None:
         """Store row i of `table`, an answer of the service that has just arrived, as the curve of the i-th key."""
