@@ -102,7 +102,7 @@ def made(names: Iterable[str], **options: Any) -> list[tuple[str, PerformanceMod
 
 
 def curve_models() -> Models:
-    """All kinds at their numbers of samples, and the paper's climb at its intervals beside the variants."""
+    """All kinds at their numbers of samples, and the paper's climb at its intervals."""
     create = registry_of_kinds.create
     of_paper: dict[int, list[float]] = {}
     for row in _facts("knl_hill_climb_accuracy.csv"):
@@ -111,11 +111,10 @@ def curve_models() -> Models:
         (f"hill_climb, interval {n} (paper: {min(a):.0f} to {max(a):.0f} %)", create("hill_climb", interval=n))
         for n, a in of_paper.items()
     ]
-    found += [(f"patient_climb, {line}", create("patient_climb", between=line)) for line in ("reciprocal", "log")]
     found += made(("static_xgboost",))
     found += [("learned_curve", LearnedCurve(samples=samples)) for samples in (0, *SAMPLES)]
     for samples in (3, 4, 8):
-        found += made(("amdahl", "overhead_law", "universal_scalability"), samples=samples)
+        found += made(("amdahl", "universal_scalability"), samples=samples)
     return found
 
 

@@ -155,10 +155,8 @@ def rivals() -> list[Rival]:
     spread = [
         Rival(f"{n} evenly spread, interpolated", lambda enough, n=n: EvenlySpread(n), _interpolated) for n in (4, 6)
     ]
-    climbs = [
-        Rival(name, lambda enough, name=name: create(name), _by_model(name)) for name in ("hill_climb", "patient_climb")
-    ]
-    return [*followed, *spread, *climbs, Rival("all cases", lambda enough: EveryCase(), _interpolated)]
+    climb = Rival("hill_climb", lambda enough: create("hill_climb"), _by_model("hill_climb"))
+    return [*followed, *spread, climb, Rival("all cases", lambda enough: EveryCase(), _interpolated)]
 
 
 def campaign(

@@ -12,7 +12,7 @@ def _ranged(*columns: str) -> tuple[str, ...]:
     return tuple(name for column in columns for name in (column, f"{column}_low", f"{column}_high"))
 
 
-_SHOWN = ("learned_curve", "static_xgboost", "patient_climb, log", "hill_climb, interval 4", "overhead_law")
+_SHOWN = ("learned_curve", "static_xgboost", "hill_climb, interval 4", "universal_scalability")
 
 
 def _models(rows: list[Row]) -> str:

@@ -66,7 +66,7 @@ def test_a_busy_machine_runs_the_plan_and_says_what_is_disturbed(store: str, tmp
 @pytest.mark.usefixtures("others_use_half")
 def test_a_forecast_by_disturbed_measurements_is_called_so_and_80_columns_break_no_word(tmp_path: Path) -> None:
     options = ("--store", f"sqlite:///{tmp_path / 'store.db'}")
-    profiled = call("profile", "lenet", "--budget-s", "0.003", "--model", "overhead_law", *options)
+    profiled = call("profile", "lenet", "--budget-s", "0.003", "--model", "amdahl", *options)
     keys = re.findall(r"^ *(\S+-[0-9a-f]{16}) .* [0-9.]+ .s", profiled.stdout, re.MULTILINE)
     assert len(keys) == 10, profiled.output
     done = call("run", "lenet", "--steps", "3", "--models", str(tmp_path), *options)

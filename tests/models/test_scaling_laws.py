@@ -16,7 +16,6 @@ OP = make_ops(1)[0]
 WIDE = Machine.uniform("wide", 64)
 TRUTHS = {
     "amdahl": lambda p: 1e-3 + 2e-2 / p,
-    "overhead_law": lambda p: 1e-3 + 2e-2 / p + 3e-5 * p,
     "universal_scalability": lambda p: 2e-2 * (1 + 0.05 * (p - 1) + 1e-3 * p * (p - 1)) / p,
 }
 
@@ -122,6 +121,6 @@ def test_bad_options_files_and_missing_samples_are_errors():
         registry_of_kinds.create("amdahl", samples=0)
     with pytest.raises(ModelError, match="nothing was measured"):
         registry_of_kinds.create("amdahl").predict(OP, [], WIDE.cases(), machine=WIDE)
-    files = registry_of_kinds.create("overhead_law").to_files()
+    files = registry_of_kinds.create("universal_scalability").to_files()
     with pytest.raises(ArtefactError, match="not of 'amdahl'"):
         registry_of_kinds.create("amdahl").from_files(files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from threadcast.core import Affinity, Case, Curve, Machine, Measurement, Op
@@ -42,44 +42,7 @@ def next_count(steps: Sequence[int], measured: Mapping[int, float]) -> int | Non
     return None
 
 
-def next_case(
-    observed: Sequence[Measurement],
-    cases: Sequence[Case],
-    next_count: Callable[[Sequence[int], Mapping[int, float]], int | None],
-) -> Case | None:
-    """The next of the legal `cases` of a climb with cache sharing (COMPACT); after its end, of one without (SPREAD).
-
-    `next_count` gets the ascending legal thread counts of an affinity and the measured seconds by thread count; it
-    returns the next count of the climb, None at its end.
-    """
-    measured_at = by_case(observed)
-    for affinity in Affinity:
-        counts = [case.threads for case in sorted(cases) if case.affinity is affinity]
-        times = {case.threads: m.seconds for case, m in measured_at.items() if case.affinity is affinity}
-        threads = next_count(counts, times)
-        if threads is not None:
-            return Case(threads, affinity)
-    return None
-
-
-class Climb(PerformanceModel):
-    """A climb, which learns nothing: the arguments that it was made with (`options`) are all that is stored."""
-
-    options: tuple[str, ...]
-
-    def to_files(self) -> dict[str, bytes]:
-        """The options, as a JSON file."""
-        return {"model.json": json_bytes({name: getattr(self, name) for name in self.options})}
-
-    def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Load what `to_files` returned; ArtefactError on anything else."""
-        document = read_json(files, "model.json")
-        with reading(self.name):
-            self.__dict__.update(type(self)(**{name: document[name] for name in self.options}).__dict__)
-        return self
-
-
-class HillClimb(Climb):
+class HillClimb(PerformanceModel):
     """The climb of Liu et al. 2018, III-C: needs no training, no counters and no knowledge of the op.
 
     Thread counts are 1, 1 + x, 1 + 2 x, ... with x = `interval` (None: 4, but at most a quarter of the cores), each
@@ -100,7 +63,7 @@ class HillClimb(Climb):
     Stops at the first rise: on jagged real curves the count it picks can be far slower than the best.
     """
 
-    name, options = "hill_climb", ("interval",)
+    name = "hill_climb"
 
     def __init__(self, *, interval: int | None = None) -> None:
         if interval is not None:
@@ -112,8 +75,26 @@ class HillClimb(Climb):
     ) -> Case | None:
         """The next step of the climb with cache sharing (COMPACT); after its end, of the one without (SPREAD)."""
         interval = self.interval or min(INTERVAL, max(1, len(machine) // 4))
-        return next_case(observed, cases, lambda counts, times: next_count(ladder(counts, interval), times))
+        measured_at = by_case(observed)
+        for affinity in Affinity:
+            counts = [case.threads for case in sorted(cases) if case.affinity is affinity]
+            times = {case.threads: m.seconds for case, m in measured_at.items() if case.affinity is affinity}
+            threads = next_count(ladder(counts, interval), times)
+            if threads is not None:
+                return Case(threads, affinity)
+        return None
 
     def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
         """Measured points and straight lines between them; see `interpolation.curve_through` for the rest."""
         return curve_through(measured_knots(observed), cases)
+
+    def to_files(self) -> dict[str, bytes]:
+        """The interval, which is all that there is to store."""
+        return {"model.json": json_bytes({"interval": self.interval})}
+
+    def from_files(self, files: Mapping[str, bytes]) -> Self:
+        """Load what `to_files` returned; ArtefactError on anything else."""
+        document = read_json(files, "model.json")
+        with reading(self.name):
+            self.interval = HillClimb(interval=document["interval"]).interval
+        return self

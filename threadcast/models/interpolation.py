@@ -16,9 +16,9 @@ from threadcast.models.doubts import widened
 from threadcast.models.intervals import bounds_of_median
 from threadcast.models.measured import by_case, defect_of
 
-Between = Literal["threads", "reciprocal", "log"]
-"""Time between two points is linear in this quantity: threads p (as in the paper); 1/p, exact for perfect scaling; or
-log p, with log time, exact for any power of p."""
+Between = Literal["threads", "log"]
+"""Time between two points is linear in this quantity: threads p (as in the paper); or log p, with log time, exact for
+any power of p."""
 
 OTHER_AFFINITY_FACTOR = 2.0
 """Factor by which the times of two affinities may differ at equal thread counts: of two threads that share a cache or
@@ -149,8 +149,5 @@ def _on_line(line: Sequence[tuple[int, Knot]], threads: int, between: Between) -
         share = math.log(threads / before) / math.log(after / before)
         seconds = a.seconds * (b.seconds / a.seconds) ** share
     else:
-        share = (threads - before) / (after - before)
-        if between != "threads":
-            share *= after / threads
-        seconds = a.seconds + share * (b.seconds - a.seconds)
+        seconds = a.seconds + (threads - before) / (after - before) * (b.seconds - a.seconds)
     return Knot(seconds, min(a.low, b.low), max(a.high, b.high), Source.INTERPOLATED)

@@ -77,10 +77,8 @@ def register_regressor(regressor: Regressor) -> None:
 
 register("roofline", "threadcast.models.roofline:Roofline")
 register("hill_climb", "threadcast.models.hill_climb:HillClimb")
-register("patient_climb", "threadcast.models.patient_climb:PatientClimb")
-register("amdahl", "threadcast.models.scaling_laws:Amdahl")
-register("overhead_law", "threadcast.models.scaling_laws:OverheadLaw")
-register("universal_scalability", "threadcast.models.scaling_laws:UniversalScalability")
+register("amdahl", "threadcast.models.scaling_law:Amdahl")
+register("universal_scalability", "threadcast.models.scaling_law:UniversalScalability")
 register("learned_curve", "threadcast.models.learned_curve:LearnedCurve")
 register("joint_process", "threadcast.models.joint_process:JointProcess")
 register("static_xgboost", "threadcast.models.static_regressor:StaticRegressor")

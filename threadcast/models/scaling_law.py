@@ -1,4 +1,4 @@
-"""The common part of all laws of time over threads: a few terms with non-negative weights, fitted to samples.
+"""Laws of time over threads: a few terms with non-negative weights, fitted to samples.
 
 time(p) = sum of weight[i] * term[i](p)
 
@@ -202,3 +202,31 @@ class _Law(NamedTuple):
     def least(self, threads: int) -> float:
         """The least seconds at `threads` that linear scaling from each sample, or its inverse, leaves."""
         return min(knot.seconds * min(threads / count, count / threads) for count, knot in self.knots.items())
+
+
+class Amdahl(ScalingLaw):
+    """time(p) = a + b / p: a part that threads divide and a part that they do not.
+
+    Source: Amdahl 1967, "Validity of the single processor approach to achieving large scale computing capabilities".
+    The time never rises with p: unless b is 0, the best count is always all threads.
+    """
+
+    name = "amdahl"
+
+    def terms(self, threads: Floats) -> Floats:
+        """1 and 1 / p."""
+        return np.stack([np.ones_like(threads), 1 / threads], axis=1)
+
+
+class UniversalScalability(ScalingLaw):
+    """time(p) = time(1) (1 + s (p - 1) + k p (p - 1)) / p, with s the contention and k the coherence.
+
+    Written as weights of 1 / p, (p - 1) / p and p - 1, in which it is linear. Source: Gunther 1993, "A simple capacity
+    model of massively parallel transaction systems"; Gunther 2007, "Guerrilla Capacity Planning", chapter 4.
+    """
+
+    name = "universal_scalability"
+
+    def terms(self, threads: Floats) -> Floats:
+        """1 / p, (p - 1) / p and p - 1."""
+        return np.stack([1 / threads, (threads - 1) / threads, threads - 1], axis=1)
