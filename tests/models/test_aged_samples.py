@@ -18,8 +18,8 @@ def measurement(threads: int, *, time: str | None = None) -> Measurement:
 
 def ages(*found: Measurement) -> dict[int, float]:
     """The age of each in units of `FADE_S`, by thread count."""
-    positions, _, _, age = aged_samples({one.case: one for one in found}, {one.case: one.case.threads for one in found})
-    return dict(zip(positions, age, strict=True))
+    positions, _, counts = aged_samples({one.case: one for one in found}, {one.case: one.case.threads for one in found})
+    return {at: 1 / count - 1 for at, count in zip(positions, counts, strict=True)}
 
 
 def test_an_undated_measurement_is_a_day_older_than_the_next_dated_one() -> None:

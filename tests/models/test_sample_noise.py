@@ -24,9 +24,9 @@ def noise():
     return SampleNoise.fitted(measured(np.geomspace(2e-3, 2.0, 600)))
 
 
-def around(noise, seconds, *, samples=1.0, age=0.0, together=3):
+def around(noise, seconds, *, samples=1.0, together=3):
     at = np.full((1, together), np.log(seconds))
-    return noise.around(at, np.full(at.shape, samples), np.full(at.shape, age))
+    return noise.around(at, np.full(at.shape, samples))
 
 
 def test_short_samples_scatter_more_and_to_the_slow_side(noise):
@@ -44,8 +44,8 @@ def test_shares_are_of_a_whole_and_medians_are_seldom_off(noise):
     assert many.variances[0, 0, 0] == pytest.approx(one.variances[0, 0, 0] / 8)
 
 
-def test_older_ones_are_doubted_more(noise):
-    new, old = around(noise, 3e-3), around(noise, 3e-3, age=5.0)
+def test_what_counts_for_less_than_a_sample_is_doubted_more(noise):
+    new, old = around(noise, 3e-3), around(noise, 3e-3, samples=1 / 6)
     assert old.shares[0, 0, 2] > new.shares[0, 0, 2]
     assert old.variances[0, 0, 0] > new.variances[0, 0, 0]
 

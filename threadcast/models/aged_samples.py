@@ -14,12 +14,12 @@ from threadcast.store.holding import FADE_S
 
 def aged_samples(
     measured_at: Mapping[Case, Measurement], position: Mapping[Case, int]
-) -> tuple[tuple[int, ...], list[float], list[float], list[float]]:
-    """The measurements at the cases that have a `position`, the oldest first, as four sequences of equal length.
+) -> tuple[tuple[int, ...], list[float], list[float]]:
+    """The measurements at the cases that have a `position`, the oldest first, as three sequences of equal length.
 
-    They are the positions of the cases, log seconds, the number of samples behind each median, and the age in units of
-    `FADE_S`, relative to the newest; those that do not say when they were made have the dates of `dated`. A measurement
-    in doubt counts as so old that its noise is as large as the doubt.
+    They are the positions of the cases, log seconds, and how many samples each median counts for: half as many once it
+    is `FADE_S` older than the newest; those that do not say when they were made have the dates of `dated`. A
+    measurement in doubt counts for so few that its noise is as large as the doubt.
     """
     times = dated(list(measured_at.values()))
     known = [
@@ -30,6 +30,6 @@ def aged_samples(
     known.sort()
     newest_s = known[-1][0] if known else 0.0
     return (
-        tuple([one[1] for one in known]), [one[2] for one in known], [one[3] for one in known],
-        [(newest_s - one[0]) / FADE_S + one[3] * one[4] / NARROW**2 for one in known],
+        tuple([one[1] for one in known]), [one[2] for one in known],
+        [one[3] / (1 + (newest_s - one[0]) / FADE_S + one[3] * one[4] / NARROW**2) for one in known],
     )  # fmt: skip

@@ -146,7 +146,7 @@ class HeldOutOps:
             mine = np.flatnonzero((self._part == out) & ~np.isnan(drawn).any(axis=1))
             if len(mine):
                 ops, ones = [self.ops[i] for i in mine], np.ones((len(mine), len(where)))
-                given = ops, self.base[mine], where, drawn[mine], ones, 0 * ones
+                given = ops, self.base[mine], where, drawn[mine], ones
                 forecast, _ = machine.conditioned(*given)
                 wholly = forecast if len(self.ops) >= FEW_OPS else self.machine.conditioned(*given)[0]
                 yield _PartForecast(out, mine, forecast, self.known[mine], np.sqrt(wholly.variance))

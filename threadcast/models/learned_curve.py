@@ -132,10 +132,8 @@ class LearnedCurve(BatchModel):
             # a curve that jumps is as likely as a sample that is wrong
             near = learned.cases[doubted[0]].threads
             return learned.cases[min(allowed, key=lambda i: abs(math.log(learned.cases[i].threads / near)))]
-        where, _, samples, ages = aged_samples(measured_at, learned.position)
-        left = learned.scale_of(op.kind) ** 2 * learned.gaussian.remaining(
-            where, np.array(samples) / (1 + np.array(ages))
-        )
+        where, _, samples = aged_samples(measured_at, learned.position)
+        left = learned.scale_of(op.kind) ** 2 * learned.gaussian.remaining(where, np.array(samples))
         weights = np.ones(len(learned.cases))
         if where:
             logs, _ = self._forecast([op], [measured_at], learned, machine)
@@ -297,14 +295,14 @@ class LearnedCurve(BatchModel):
         base = self._base(ops, learned, machine)
         if not any(known):
             nothing = np.empty((len(ops), 0))
-            forecast, _ = learned.conditioned(ops, base, (), nothing, nothing, nothing)
+            forecast, _ = learned.conditioned(ops, base, (), nothing, nothing)
             return forecast.mean, learned.deviations(forecast)
         logs, spread = np.empty_like(base), np.empty_like(base)
-        alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float], list[float]]] = {}
+        alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float]]] = {}
         # Flat lists: with a small list for each of 10,000 ops the garbage collector would take long.
         for row, measured_at in enumerate(known):
             where, *own = aged_samples(measured_at, learned.position)
-            rows, *flat = alike.setdefault(where, ([], [], [], []))
+            rows, *flat = alike.setdefault(where, ([], [], []))
             rows.append(row)
             for values, more in zip(flat, own, strict=True):
                 values.extend(more)

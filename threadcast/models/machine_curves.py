@@ -75,22 +75,22 @@ class MachineCurves:
         return found
 
     def conditioned(
-        self, ops: Sequence[Op], base: Floats, where: tuple[int, ...], logs: Floats, samples: Floats, ages: Floats,
+        self, ops: Sequence[Op], base: Floats, where: tuple[int, ...], logs: Floats, samples: Floats,
         *, changed: Floats | float = 0.0,
     ) -> tuple[Forecast, Floats]:  # fmt: skip
         """The Gaussian's forecast of ops that were all sampled at `where`, the oldest sample first, and the probability
         (n_ops, n_where) that each sample is not wrong.
 
-        `base` (n_ops, n_cases): log seconds without samples. `logs`, `samples` and `ages` are (n_ops, n_where): log
-        medians, the number of samples behind each, and ages in units of `FADE_S`. `changed` (n_ops,): more variance of
-        the level of ops that may have changed since they were learned.
+        `base` (n_ops, n_cases): log seconds without samples. `logs` and `samples` are (n_ops, n_where): log medians,
+        and how many samples each counts for. `changed` (n_ops,): more variance of the level of ops that may have
+        changed since they were learned.
         """
         scales = np.array([self.scale_of(op.kind) for op in ops])
         levels = np.array([self.level_of(op.kind) for op in ops]) + changed
         if not where:
             mean, variance = self.gaussian.unsampled(scales, levels)
             return Forecast(ops, base, base + mean, variance, where, logs), np.empty((len(ops), 0))
-        scatter = self.noise.around(logs, samples, ages)
+        scatter = self.noise.around(logs, samples)
         off = logs - base[:, list(where)]
         mean, variance, believed = self.gaussian.given(where, off, scatter, scales, levels)
         return Forecast(ops, base, base + mean, variance, where, logs), believed

@@ -25,13 +25,10 @@ NARROW, WIDE, SHARE = 0.02, 0.2, 0.05
 """Assumed of a single sample where no case was sampled often enough: standard deviations of its log when undisturbed
 and when disturbed, and the share of disturbed samples. Conventions."""
 
-WRONG, WRONG_SHARE, WILD = float(np.log(10.0)), 1e-6, float(np.log(2.0))
-"""Standard deviation (in log time) and share of wrong samples, which say nothing (another unit, a machine that has
-changed), and how far off in log time a wrong sample is at least: curves jump more often than a Gaussian would."""
-
-CHANGED = 0.01
-"""Share of those measurements that no longer hold, among measurements that are many fading times older than others. A
-convention."""
+WRONG, WRONG_SHARE, MOST_WRONG, WILD = float(np.log(10.0)), 1e-6, 0.01, float(np.log(2.0))
+"""Standard deviation (in log time) of wrong samples, which say nothing (another unit, a machine that has changed); their
+share, and among very old ones; and how far off in log time a wrong sample is at least: curves jump more often than a
+Gaussian would."""
 
 CONTRADICTED = 3
 """Fewest samples among which one can be recognised as wrong by the others."""
@@ -99,9 +96,9 @@ class SampleNoise:
         """The noise that is assumed where nothing was measured."""
         return cls(*(np.array([value]) for value in (0.0, SHARE, NARROW, 0.0, WIDE)))
 
-    def around(self, logs: Floats, samples: Floats, ages: Floats) -> Scatter:
-        """The scatter of medians of `samples` samples with these `logs`; `ages` in fading times. All are (n_ops,
-        n_where).
+    def around(self, logs: Floats, samples: Floats) -> Scatter:
+        """The scatter of medians of `samples` samples (less than one for old or doubtful ones) with these `logs`, both
+        (n_ops, n_where).
 
         With fewer than `CONTRADICTED` medians of an op none counts as wrong: the others are too few to decide that.
         """
@@ -109,13 +106,13 @@ class SampleNoise:
             np.interp(logs, self.knots, values) for values in (self.shares, self.narrow, self.offsets, self.wide)
         )
         majority = (samples + 1) / 2  # samples that must be disturbed for the median to be disturbed
-        share, wrong = share**majority, WRONG_SHARE ** np.sqrt(samples) + CHANGED * (1 - 2.0**-ages)
+        share, wrong = share**majority, np.minimum(WRONG_SHARE ** np.sqrt(samples), MOST_WRONG)
         wrong = wrong * (logs.shape[-1] >= CONTRADICTED)
         none = np.zeros_like(share)
         wider = np.maximum(wide, 2 * narrow)
         return Scatter(
             np.stack([1 - share - wrong, share, wrong], axis=-1), np.stack([none, offset, none], axis=-1),
-            np.stack([narrow**2 / samples * (1 + ages), wider**2 + none, WRONG**2 + none], axis=-1),
+            np.stack([narrow**2 / samples, wider**2 + none, WRONG**2 + none], axis=-1),
         )  # fmt: skip
 
     def to_arrays(self) -> dict[str, Floats]:
