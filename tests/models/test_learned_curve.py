@@ -112,27 +112,6 @@ def test_measured_points_are_as_measured_and_the_others_learned(model):
     assert {source for case, source in sources.items()} == {Source.MEASURED, Source.LEARNED}
 
 
-def test_one_wild_sample_does_not_bend_the_curve(model):
-    op = HELD_OUT[0]
-    cases = [Case(1), Case(4), Case(8), Case(12)]
-    observed = [measure(op, case, machine=MACHINE, repeats=1) for case in cases]
-    wild = [replace(m, samples=(Sample(m.seconds * 3),)) if m.case == Case(8) else m for m in observed]
-    straight, bent = (model.predict(op, seen, CASES, machine=MACHINE) for seen in (observed, wild))
-    others = [case for case in CASES if case not in cases]
-    apart = [abs(bent.at(case) / straight.at(case) - 1) for case in others]
-    assert max(apart) < 0.1
-
-
-def test_a_doubtful_sample_is_made_up_for_by_another_case(model):
-    entry = entries(HELD_OUT[:1])[0]
-    observed = replay(model, entry)
-    assert model.propose(entry.op, observed, MACHINE) is None
-    wild = [replace(observed[0], samples=(Sample(observed[0].seconds * 5),)), *observed[1:]]
-    case = model.propose(entry.op, wild, MACHINE)
-    assert case is not None
-    assert case not in {m.case for m in observed}
-
-
 def test_where_the_machine_has_changed_the_older_measurements_give_way(model):
     op = HELD_OUT[0]
     old = [

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.core.curve import Floats
-from threadcast.models.sample_noise import WILD, Scatter
 
 LEAST_VARIANCE = 1e-5
 """Least variance of a case's log time that is independent of other cases (0.3 %); keeps the covariance regular."""
@@ -19,9 +18,6 @@ LEAST_VARIANCE = 1e-5
 PRIOR_OPS = 8.0
 """Weight of the smooth covariance, in measured ops, against the empirical covariance. A convention: with 20 ops it
 keeps a 96 x 96 matrix from having rank 20; with hundreds of ops it has no effect."""
-
-ROUNDS = 3
-"""Rounds in which disturbed samples are searched for; further rounds no longer change much."""
 
 DRAWS = 96
 """Number of curves that are drawn at random to estimate the expected regret of a choice."""
@@ -64,80 +60,39 @@ class CaseGaussian:
         return scale * self.mean, scale**2 * np.diag(self.covariance) + level
 
     def given(
-        self, where: Sequence[int], values: Floats, scatter: Scatter, scale: Floats, level: Floats
-    ) -> tuple[Floats, ...]:
-        """Mean and variance (n_ops, n_cases) of ops whose samples at the cases `where` have the residuals `values`, and
-        the probability (n_ops, n_where) that each sample is not `WRONG`.
+        self, where: Sequence[int], values: Floats, noise: Floats, scale: Floats, level: Floats
+    ) -> tuple[Floats, Floats]:
+        """Mean and variance (n_ops, n_cases) of ops whose samples at the cases `where` have the residuals `values`.
 
-        `values` and `scatter` are (n_ops, n_where), the oldest sample first. `scale` (n_ops,) multiplies the standard
-        deviation of an op's curve; `level` (n_ops,) is a further variance that all cases of an op share. Whether a
-        sample is disturbed or wrong is decided by how far it is from what the other samples predict (Rasmussen and
-        Williams, 5.12), in `ROUNDS` rounds of expectation propagation with mixtures of normals.
+        `values` and `noise`, the variance of each around the true one, are (n_ops, n_where). `scale` (n_ops,)
+        multiplies the standard deviation of an op's curve; `level` (n_ops,) is a further variance that all cases of an
+        op share.
         """
-        at, spread, level = list(where), scale[:, None] ** 2, level[:, None]
+        at, spread = list(where), scale[:, None] ** 2
         if not at:
-            return *self.unsampled(scale, level[:, 0]), np.empty((len(values), 0))
-        alone = spread * np.diag(self.covariance) + level
-        across = spread[:, :, None] * self.covariance[at] + level[:, :, None]
-        within = across[:, :, at]
-        off = values - scale[:, None] * self.mean[at]
-        noise, shift, wrong = _judged_by_others(within, off, scatter)
-        gains = _inverse(within, noise) @ across
-        mean = scale[:, None] * self.mean + np.einsum("ni,nim->nm", off - shift, gains)
-        variance = np.maximum(alone - (across * gains).sum(axis=1), LEAST_VARIANCE)
-        return mean, variance, 1 - wrong
+            return self.unsampled(scale, level)
+        alone = spread * np.diag(self.covariance) + level[:, None]
+        across = spread[:, :, None] * self.covariance[at] + level[:, None, None]
+        within = across[:, :, at] + noise[:, :, None] * np.eye(len(at))
+        gains = np.linalg.solve(within, across)
+        mean = scale[:, None] * self.mean + np.einsum("ni,nim->nm", values - scale[:, None] * self.mean[at], gains)
+        return mean, np.maximum(alone - (across * gains).sum(axis=1), LEAST_VARIANCE)
 
-    def remaining(self, where: Sequence[int], samples: Floats) -> Floats:
-        """The covariance (n_cases, n_cases) that remains when the cases `where` have so many `samples` (n_where,)."""
+    def remaining(self, where: Sequence[int], noise: Floats) -> Floats:
+        """The covariance (n_cases, n_cases) that remains when the cases `where` are known up to this `noise`
+        (n_where,)."""
         at = list(where)
-        return self.covariance - self._gain(at, samples) @ self.covariance[at] if at else self.covariance
+        if not at:
+            return self.covariance
+        within = self.covariance[np.ix_(at, at)] + np.diag(noise)
+        found: Floats = self.covariance - self.covariance[at].T @ np.linalg.solve(within, self.covariance[at])
+        return found
 
     def most_informative(self, left: Floats, allowed: Sequence[int], weights: Floats) -> int:
         """The one of the `allowed` cases that, sampled once, reduces the weighted sum of the variances in `left`
         most."""
         removed = (weights[:, None] * left**2).sum(axis=0) / (np.diag(left) + self.noise)
         return max(allowed, key=lambda case: float(removed[case]))
-
-    def _gain(self, at: list[int], samples: Floats) -> Floats:
-        within = self.covariance[np.ix_(at, at)] + np.diag(self.noise[at] / samples)
-        gain: Floats = np.linalg.solve(within, self.covariance[at]).astype(np.float64, copy=False).T
-        return gain
-
-
-def _judged_by_others(within: Floats, off: Floats, scatter: Scatter) -> tuple[Floats, Floats, Floats]:
-    """Noise and shift of each sample, judged by the other samples, and the probability that it is wrong; each (n_ops,
-    n).
-
-    `within` (n_ops, n, n): covariance of the true values at the sampled cases.
-    """
-    logs_of_shares = np.log(scatter.shares + 1e-300)
-    noise, shift, wrong = scatter.variances[:, :, 0].copy(), scatter.offsets[:, :, 0].copy(), np.zeros(off.shape)
-    centred, inverse = off - shift, _inverse(within, noise)
-    for _ in range(ROUNDS):
-        for i in range(off.shape[1]):
-            column = inverse[:, :, i].copy()
-            diagonal = column[:, i]
-            others = centred[:, i] - (column * centred).sum(axis=1) / diagonal
-            left = np.maximum(1 / diagonal - noise[:, i], 0.0)[:, None]
-            variance = left + scatter.variances[:, i]
-            apart = (off[:, i] - others)[:, None] - scatter.offsets[:, i]
-            logs = logs_of_shares[:, i] - 0.5 * (apart**2 / variance + np.log(variance))
-            logs[np.abs(apart[:, 2]) < WILD, 2] = -np.inf
-            likely = np.exp(logs - logs.max(axis=1, keepdims=True))
-            likely /= likely.sum(axis=1, keepdims=True)
-            precisions = likely / scatter.variances[:, i]
-            before, noise[:, i] = noise[:, i].copy(), 1 / precisions.sum(axis=1)
-            shift[:, i] = noise[:, i] * (precisions * scatter.offsets[:, i]).sum(axis=1)
-            centred[:, i], wrong[:, i] = off[:, i] - shift[:, i], likely[:, 2]
-            more = noise[:, i] - before  # Sherman and Morrison 1950: one entry of the diagonal has changed
-            share = more / (1 + more * diagonal)
-            inverse -= share[:, None, None] * (column[:, :, None] * column[:, None, :])
-    return noise, shift, wrong
-
-
-def _inverse(within: Floats, noise: Floats) -> Floats:
-    """Inverse of the covariance of the samples, (n_ops, n, n)."""
-    return np.linalg.inv(within + noise[:, :, None] * np.eye(noise.shape[1])).astype(np.float64, copy=False)
 
 
 def expected_regret(log_times: Floats, covariance: Floats, *, seed: int = 0) -> tuple[float, Floats]:

@@ -15,7 +15,6 @@ from threadcast.models.correction import Correction, Forecast
 from threadcast.models.intervals import NORMAL_95, PRIOR_OPS, residual_bounds
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.measured import MeasuredOp
-from threadcast.models.sample_noise import SampleNoise
 
 PARTS = 5
 """Number of parts into which the ops are divided; each part is forecast by a Gaussian of the other parts."""
@@ -56,7 +55,7 @@ class HeldOutOps:
         threads = [case.threads for case in cases]
         none = np.array([NORMAL_95])
         gaussian = CaseGaussian.fitted(scaled, threads, noise)
-        self.machine = MachineCurves(cases, gaussian, SampleNoise.fitted(entries), none, none, scales)
+        self.machine = MachineCurves(cases, gaussian, none, none, scales)
         self._part = self._random.permutation(len(self.ops)) % PARTS
         self._others = [
             replace(self.machine, gaussian=CaseGaussian.fitted(scaled[self._part != out], threads, noise))
@@ -133,7 +132,7 @@ class HeldOutOps:
         """Positions of `count` cases, each the most informative one given those before it."""
         gaussian = self.machine.gaussian
         while len(self._order) < count:
-            left = gaussian.remaining(self._order, np.ones(len(self._order)))
+            left = gaussian.remaining(self._order, gaussian.noise[self._order])
             allowed = [i for i in range(len(self.cases)) if i not in self._order]
             self._order.append(gaussian.most_informative(left, allowed, np.ones(len(self.cases))))
         return tuple(self._order[:count])
@@ -145,10 +144,10 @@ class HeldOutOps:
         for out, machine in enumerate(self._others):
             mine = np.flatnonzero((self._part == out) & ~np.isnan(drawn).any(axis=1))
             if len(mine):
-                ops, ones = [self.ops[i] for i in mine], np.ones((len(mine), len(where)))
-                given = ops, self.base[mine], where, drawn[mine], ones
-                forecast, _ = machine.conditioned(*given)
-                wholly = forecast if len(self.ops) >= FEW_OPS else self.machine.conditioned(*given)[0]
+                noise = np.tile(machine.gaussian.noise[list(where)], (len(mine), 1))
+                given = [self.ops[i] for i in mine], self.base[mine], where, drawn[mine], noise
+                forecast = machine.conditioned(*given)
+                wholly = forecast if len(self.ops) >= FEW_OPS else self.machine.conditioned(*given)
                 yield _PartForecast(out, mine, forecast, self.known[mine], np.sqrt(wholly.variance))
 
     def _drawn(self, where: tuple[int, ...]) -> Floats:

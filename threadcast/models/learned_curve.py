@@ -3,7 +3,6 @@ samples."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, replace
@@ -54,9 +53,6 @@ SPARSE, FEWEST_CASES = 0.25, 3
 fewer cases than these, is forecast by a joint process: the Gaussian learns from cases that ops have in common.
 Campaigns measure 3 to 10 %, recorded tables all."""
 
-DOUBTED = 0.5
-"""Where a sample is correct with less than this probability, a case next to it is measured too."""
-
 
 class LearnedCurve(BatchModel):
     """Forecasts whole curves from none to a few samples of the op.
@@ -70,10 +66,8 @@ class LearnedCurve(BatchModel):
 
     It proposes at most `samples` cases, the most informative first, weighted by the probability of being the best, and
     stops once its choice is expected to cost at most `enough` (a share of the best case's time; 0: never stop early).
-    Samples are expected to scatter as training samples of similar duration did (`sample_noise`), by which disturbed
-    samples are told from good ones. A sample that must be wrong is ignored, and a further one is proposed next to it.
-    Old measurements lose weight against newer ones of the op, and where they contradict each other the older one is
-    doubted first.
+    Samples are expected to scatter as training samples of the case did. Old measurements lose weight against newer ones
+    of the op.
 
     Intervals are scaled so that 90 % of them hold for ops that the Gaussian has not seen. Cases that were not measured
     in training are interpolated. `jobs` threads grow trees and forecast many ops.
@@ -123,17 +117,10 @@ class LearnedCurve(BatchModel):
         if learned is None:
             return self._process(machine).propose(op, observed, machine) if self.samples else None
         allowed = [i for i, case in enumerate(learned.cases) if case not in measured_at]
-        if not allowed:
+        if not allowed or len(measured_at) >= self.samples:
             return None
-        if len(measured_at) >= self.samples:
-            doubted = self._doubted(op, measured_at, learned, machine)
-            if len(measured_at) >= self.samples + min(len(doubted), self.samples):
-                return None
-            # a curve that jumps is as likely as a sample that is wrong
-            near = learned.cases[doubted[0]].threads
-            return learned.cases[min(allowed, key=lambda i: abs(math.log(learned.cases[i].threads / near)))]
-        where, _, samples = aged_samples(measured_at, learned.position)
-        left = learned.scale_of(op.kind) ** 2 * learned.gaussian.remaining(where, np.array(samples))
+        where, _, noise = aged_samples(measured_at, learned.position, learned.gaussian.noise)
+        left = learned.scale_of(op.kind) ** 2 * learned.gaussian.remaining(where, np.array(noise))
         weights = np.ones(len(learned.cases))
         if where:
             logs, _ = self._forecast([op], [measured_at], learned, machine)
@@ -295,13 +282,13 @@ class LearnedCurve(BatchModel):
         base = self._base(ops, learned, machine)
         if not any(known):
             nothing = np.empty((len(ops), 0))
-            forecast, _ = learned.conditioned(ops, base, (), nothing, nothing)
+            forecast = learned.conditioned(ops, base, (), nothing, nothing)
             return forecast.mean, learned.deviations(forecast)
         logs, spread = np.empty_like(base), np.empty_like(base)
         alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float]]] = {}
         # Flat lists: with a small list for each of 10,000 ops the garbage collector would take long.
         for row, measured_at in enumerate(known):
-            where, *own = aged_samples(measured_at, learned.position)
+            where, *own = aged_samples(measured_at, learned.position, learned.gaussian.noise)
             rows, *flat = alike.setdefault(where, ([], [], []))
             rows.append(row)
             for values, more in zip(flat, own, strict=True):
@@ -309,7 +296,7 @@ class LearnedCurve(BatchModel):
         for where, (rows, *flat) in alike.items():
             given = (np.reshape(values, (len(rows), len(where))) for values in flat)
             changed = np.array([level_variance(known[row]) for row in rows])
-            forecast, _ = learned.conditioned([ops[row] for row in rows], base[rows], where, *given, changed=changed)
+            forecast = learned.conditioned([ops[row] for row in rows], base[rows], where, *given, changed=changed)
             logs[rows] = self._corrected(forecast, learned)
             spread[rows] = learned.deviations(forecast)
         return logs, spread
@@ -331,18 +318,6 @@ class LearnedCurve(BatchModel):
             return self._trees.log_seconds(some, machine, learned.cases)
 
         return in_chunks(lambda some: learned.base(some, by_trees), ops, jobs=self.jobs)
-
-    def _doubted(
-        self, op: Op, measured_at: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine
-    ) -> list[int]:
-        """The learned cases whose measurement the others contradict; for each, a case next to it is to be measured."""
-        if not measured_at:
-            return []
-        base = self._base([op], learned, machine)
-        where, *given = aged_samples(measured_at, learned.position)
-        arrays = (np.array([part]) for part in given)
-        _, believed = learned.conditioned([op], base, where, *arrays, changed=level_variance(measured_at))
-        return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
     def _process(self, machine: Machine, observed: Sequence[Sequence[Measurement]] = ()) -> JointProcess:
         """What forecasts ops on a machine without a Gaussian of its own. On one that was not learned from, what was

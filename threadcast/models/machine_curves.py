@@ -16,7 +16,6 @@ from threadcast.models.case_gaussian import CaseGaussian
 from threadcast.models.correction import Correction, Forecast
 from threadcast.models.machine_limits import work_per_thread
 from threadcast.models.op_process import OpProcess, groups
-from threadcast.models.sample_noise import SampleNoise
 
 FOREIGN = 1.5
 """An unknown kind of op may be off by so many times as much as the known kind that is off most. A convention."""
@@ -39,7 +38,6 @@ class MachineCurves:
 
     cases: tuple[Case, ...]
     gaussian: CaseGaussian
-    noise: SampleNoise
     low: Floats
     high: Floats
     scales: Mapping[str, float] = field(default_factory=dict)
@@ -75,25 +73,19 @@ class MachineCurves:
         return found
 
     def conditioned(
-        self, ops: Sequence[Op], base: Floats, where: tuple[int, ...], logs: Floats, samples: Floats,
+        self, ops: Sequence[Op], base: Floats, where: tuple[int, ...], logs: Floats, noise: Floats,
         *, changed: Floats | float = 0.0,
-    ) -> tuple[Forecast, Floats]:  # fmt: skip
-        """The Gaussian's forecast of ops that were all sampled at `where`, the oldest sample first, and the probability
-        (n_ops, n_where) that each sample is not wrong.
+    ) -> Forecast:  # fmt: skip
+        """The Gaussian's forecast of ops that were all sampled at `where`.
 
-        `base` (n_ops, n_cases): log seconds without samples. `logs` and `samples` are (n_ops, n_where): log medians,
-        and how many samples each counts for. `changed` (n_ops,): more variance of the level of ops that may have
+        `base` (n_ops, n_cases): log seconds without samples. `logs` and `noise` are (n_ops, n_where): log medians, and
+        the variance of each around the true one. `changed` (n_ops,): more variance of the level of ops that may have
         changed since they were learned.
         """
         scales = np.array([self.scale_of(op.kind) for op in ops])
         levels = np.array([self.level_of(op.kind) for op in ops]) + changed
-        if not where:
-            mean, variance = self.gaussian.unsampled(scales, levels)
-            return Forecast(ops, base, base + mean, variance, where, logs), np.empty((len(ops), 0))
-        scatter = self.noise.around(logs, samples)
-        off = logs - base[:, list(where)]
-        mean, variance, believed = self.gaussian.given(where, off, scatter, scales, levels)
-        return Forecast(ops, base, base + mean, variance, where, logs), believed
+        mean, variance = self.gaussian.given(where, logs - base[:, list(where)], noise, scales, levels)
+        return Forecast(ops, base, base + mean, variance, where, logs)
 
     def scale_of(self, kind: str) -> float:
         """The size of this kind's residuals relative to the Gaussian's."""
@@ -134,7 +126,6 @@ class MachineCurves:
         arrays = {
             "mean": self.gaussian.mean, "covariance": self.gaussian.covariance, "noise": self.gaussian.noise,
             "low": self.low, "high": self.high,
-            **{f"samples.{key}": array for key, array in self.noise.to_arrays().items()},
         }  # fmt: skip
         if self.process is not None:
             document |= {"kinds": self.process.kinds, "share": self.share}
@@ -167,16 +158,13 @@ class MachineCurves:
         if min(scales.values(), default=1.0) <= 0:
             raise ArtefactError("a machine has scales that are not above 0")
         widths = _widths_of(document, len(low))
-        prefix = "samples."
-        scatter = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
         process, share, correction = _process_of(document, arrays, n, names), float(document["share"]), None
         if not 0 <= share <= 1:
             raise ArtefactError("a machine has a share that is none")
         if member(document, "corrected", bool):
             correction = Correction.from_files(name, files, names)
         return cls(
-            cases, CaseGaussian(mean, covariance, noise), SampleNoise.from_arrays(scatter), low, high, scales, widths,
-            process, share, correction,
+            cases, CaseGaussian(mean, covariance, noise), low, high, scales, widths, process, share, correction,
         )  # fmt: skip
 
 
