@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -65,14 +64,6 @@ def test_a_forecast_depends_on_the_op_and_the_case_alone(prior):
     assert prior.log_seconds([], NEW, cases).shape == (0, len(cases))
     one = Machine.uniform("one", 1, group_size=1)
     assert np.isfinite(prior.log_seconds(HELD_OUT, one, one.cases())).all()
-
-
-def test_curves_that_it_forgets_are_the_same_when_they_are_asked_for_again(prior, monkeypatch):
-    before = prior.log_seconds(OPS, NEW, NEW.cases())
-    monkeypatch.setattr(module, "_MOST_KEPT", 1)
-    for part in (OPS[:30], OPS[20:]):
-        prior.log_seconds(part, NEW, NEW.cases())
-    np.testing.assert_allclose(prior.log_seconds(OPS, NEW, NEW.cases()), before, rtol=1e-12)
 
 
 def test_the_shipped_one_forecasts_seconds_of_the_right_order():
@@ -145,19 +136,6 @@ def test_the_prior_gives_way_once_many_ops_of_the_machine_are_known(prior):
             np.testing.assert_allclose(
                 table.seconds, model.predict_many(HELD_OUT[:2], [few, []], cases, machine=NEW).seconds, rtol=1e-9
             )
-
-
-def test_a_process_that_was_stored_beside_one_for_unmeasured_ops_is_read(prior):
-    learned = measure_all(TRAIN[:5], machine=NEW)
-    alone, files = JointProcess().fit(learned), JointProcess(prior=prior).fit(learned).to_files()
-    document = json.loads(alone.to_files()["model.json"]) | {"for_unmeasured": True}
-    for described in document["machines"].values():
-        del described["prior"]
-    old = {**files, "machines.npz": alone.to_files()["machines.npz"], "model.json": json.dumps(document).encode()}
-    loaded = JointProcess().from_files(old)
-    for machine, expected in ((NEW, alone), (Machine.uniform("eight", 8), JointProcess(prior=prior))):
-        found, wanted = (one.predict(HELD_OUT[0], [], machine.cases(), machine=machine) for one in (loaded, expected))
-        np.testing.assert_allclose(found.seconds, wanted.seconds, rtol=1e-9)
 
 
 def test_what_no_measured_op_of_the_machine_resembles_is_extrapolated(prior):

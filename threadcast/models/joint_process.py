@@ -308,9 +308,7 @@ class JointProcess(BatchModel):
         document = read_json(files, "model.json")
         with reading("model.json"):
             check_schema(document, SCHEMA)
-            # stored until version 0.1: a process without prior, beside another one with it for unmeasured ops
-            beside = document.get("for_unmeasured", False) is True
-            has_prior = member(document, "prior", bool) or beside
+            has_prior = member(document, "prior", bool)
             loaded = JointProcess(
                 samples=member(document, "samples", int), enough=float(document["enough"]),
                 prior=has_prior and Prior.from_files(files), seed=member(document, "seed", int),
@@ -318,7 +316,6 @@ class JointProcess(BatchModel):
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
-                described = {"prior": has_prior and not beside, **described}
                 loaded._machines[name] = read_known(described, own, loaded._parameters)
         self.__dict__.update(loaded.__dict__)
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -27,8 +27,6 @@ SCHEMA = "threadcast.prior/1"
 SHIPPED = Path(__file__).parent / "shipped_prior"
 """The files of the prior that comes with this version; `benchmarks/shipped_prior.py` learns and judges it."""
 
-_MOST_KEPT = 100_000
-
 
 class Prior:
     """Forecasts of ops on machines that nobody measured.
@@ -39,7 +37,6 @@ class Prior:
 
     def __init__(self, trees: PointTrees, transfer: MachineTransfer) -> None:
         self._trees, self.transfer = trees, transfer
-        self._kept: dict[tuple[Hashable, ...], Floats] = {}
 
     @classmethod
     def learned(cls, measurements: Sequence[Measurement], *, shape: Shape, jobs: int = 1) -> Self:
@@ -54,27 +51,11 @@ class Prior:
         tell more of them than a law of scaling."""
         if not ops:
             return np.empty((0, len(cases)))
-        found = curves_of(self._factors(ops, machine), machine, cases)
+        found = curves_of(fitted_factors(self._trees, ops, machine), machine, cases)
         alone = [i for i, op in enumerate(ops) if is_bare(op)]
         if alone:
             found[alone] = self._trees.log_seconds([ops[i] for i in alone], machine, cases)
         return found
-
-    def _factors(self, ops: Sequence[Op], machine: Machine) -> Floats:
-        """(n_ops, DEGREE + 1) factors of the polynomials."""
-        # keys of ops that other programs describe leave out their work
-        clocks = tuple(core.max_hz for core in machine.cores)
-        keys: list[tuple[Hashable, ...]] = [
-            (machine.fingerprint, clocks, op.key, op.flops, op.bytes_moved, tuple(spec.shape for spec in op.outputs))
-            for op in ops
-        ]
-        kept = self._kept  # threads may put another one in its place meanwhile
-        found = {key: kept[key] for key in keys if key in kept}
-        new = {key: op for key, op in zip(keys, ops, strict=True) if key not in found}
-        if new:
-            found |= dict(zip(new, fitted_factors(self._trees, list(new.values()), machine), strict=True))
-            self._kept = {**kept, **found} if len(kept) <= _MOST_KEPT else found
-        return np.array([found[key] for key in keys])
 
     def __deepcopy__(self, memo: object) -> Prior:
         """This object: what it forecasts never changes."""
