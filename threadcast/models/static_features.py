@@ -32,9 +32,6 @@ BYTES_WEIGHT = 8.0
 UNKNOWN = -10.0
 """The value of a feature that is not known of an op or a machine; below all known values."""
 
-FEW = 16
-"""Ops up to which `_matrix` for each takes less time than arrays of them all."""
-
 _SIDES = 4
 """Number of sides of a tensor that are features, from the last; the others are features in the element count only."""
 
@@ -53,7 +50,7 @@ def describe(ops: Sequence[Op], names: Sequence[str] = ()) -> Floats:
     and the bytes of all tensors. The others are the attributes `names` of ops without tensors (`OpFeatures.names`).
     """
     found = np.empty((len(ops), 4))
-    found[:, :2] = _matrices(ops)
+    found[:, :2] = np.reshape([_matrix(op) for op in ops], (-1, 2))
     found[:, 2], found[:, 3] = [op.flops for op in ops], [op.bytes_moved for op in ops]
     found[:, 2:] = np.maximum(found[:, 2:], 1.0)
     found[:, 2] /= found[:, 0] * found[:, 1]
@@ -189,7 +186,6 @@ def _sides(shape: Sequence[int]) -> tuple[float, ...]:
 
 
 _SCALAR = TensorSpec(())
-_SCALARS = (_SCALAR,)
 
 
 def _matrix(op: Op) -> tuple[int, int]:
@@ -203,16 +199,6 @@ def _matrix(op: Op) -> tuple[int, int]:
             return 1, 1
     columns = spec.shape[-1] or 1
     return math.prod(spec.shape) // columns or 1, columns
-
-
-def _matrices(ops: Sequence[Op]) -> Floats:
-    """(n_ops, 2) what `_matrix` says of each op."""
-    shapes = [(op.outputs or op.inputs or _SCALARS)[0].shape for op in ops]
-    if len(ops) > FEW and set(map(len, shapes)) == {2}:
-        found: Floats = np.maximum(np.array(shapes, dtype=np.float64), 1.0)
-        found[:, 0][np.array([shape[1] for shape in shapes]) == 0] = 1.0
-        return found
-    return np.array([_matrix(op) for op in ops], dtype=np.float64).reshape(-1, 2)
 
 
 _GRID = 10

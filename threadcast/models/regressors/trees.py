@@ -37,14 +37,17 @@ class Trees(Estimator):
 
     def forecaster(self, numbers: Numbers) -> Forecaster:
         roots, left, right, feature, threshold, value, base = (numbers[name] for name in _ARRAYS)
+        leaves = np.where(left < 0, np.arange(len(left)), -1)  # which lead to themselves
+        children = np.maximum(np.column_stack([right, left]), leaves[:, None]).reshape(-1)
 
         def forecast(rows: Floats) -> Floats:
-            row, single = np.arange(len(rows))[:, None], rows.astype(np.float32)
-            at = np.tile(roots, (len(rows), 1))
-            while np.any(inner := left[at] >= 0):
-                below = np.where(single[row, feature[at]] <= threshold[at], left[at], right[at])
-                at = np.where(inner, below, at)
-            found: Floats = base + value[at].sum(axis=1)
+            single = rows.astype(np.float32)
+            starts = np.arange(len(rows))[:, None] * rows.shape[1]
+            at, before = np.tile(roots, (len(rows), 1)), None
+            while before is None or not np.array_equal(at, before):
+                left_of = single.take(starts + feature.take(at)) <= threshold.take(at)
+                at, before = children.take(2 * at + left_of), at
+            found: Floats = base + value.take(at).sum(axis=1)
             return found
 
         return forecast
