@@ -54,11 +54,11 @@ class Aliases:
     """The aliases stored below the directory `root`; `now` is the clock for the times of moves."""
 
     def __init__(self, root: Path, now: Callable[[], datetime]) -> None:
-        self._root, self._now = root, now
+        self.root, self._now = root, now
 
     def names(self) -> list[str]:
         """Every alias that was ever set, also one with a damaged file; no file is read."""
-        directory = self._root / "aliases"
+        directory = self.root / "aliases"
         found = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
         return [name for name in found if self.moves(name)]
 
@@ -69,34 +69,27 @@ class Aliases:
         """
         if not _ALIAS.fullmatch(alias):
             return []
-        return [_read_move(self._root / "aliases" / alias / f"{number}.json") for number in self._numbers(alias)]
+        return [_read_move(self.root / "aliases" / alias / f"{number}.json") for number in self._move_numbers(alias)]
 
-    def _numbers(self, alias: str) -> list[int]:
-        entries = (self._root / "aliases" / alias).glob("*.json")
+    def _move_numbers(self, alias: str) -> list[int]:
+        entries = (self.root / "aliases" / alias).glob("*.json")
         return sorted(int(entry.stem) for entry in entries if entry.stem.isdecimal())
 
     def moves(self, alias: str) -> int:
-        """How often an alias has moved; this lists the alias's directory and reads no file."""
-        return len(self._numbers(alias)) if _ALIAS.fullmatch(alias) else 0
-
-    def resolve(self, alias: str) -> str | None:
-        """The version that an alias stands for; None for an alias that was never set."""
-        versions = _stack(self.history(alias))
-        return versions[-1] if versions else None
-
-    def set(self, alias: str, version: str, *, by: str) -> None:
-        """Let `alias` stand for `version` from now on."""
-        self._move(alias, lambda versions: (version, False), by)
+        """How often an alias has moved; a caller sees from it whether the alias has moved since, without reading any
+        file."""
+        return len(self._move_numbers(alias)) if _ALIAS.fullmatch(alias) else 0
 
     def before(self, alias: str) -> str | None:
         """The version that `rollback` would return to; None where there is none."""
-        versions = _stack(self.history(alias))
+        versions = self.returnable(alias)
         return versions[-2] if len(versions) > 1 else None
 
-    def rollback(self, alias: str, *, by: str, expected: str | None = None) -> str:
+    def rollback(self, alias: str, *, by: str = "", expected: str | None = None) -> str:
         """Undo the last move that was not undone yet and return the version that the alias stands for now.
 
-        NotFound where there is no earlier one, and where the alias does not stand for `expected` (if given) any more.
+        `by` says who does. NotFound where there is no earlier one, and where the alias does not stand for `expected`
+        (if given) any more.
         """
 
         def previous(versions: list[str]) -> tuple[str, bool]:
@@ -106,22 +99,31 @@ class Aliases:
                 raise NotFound(f"alias {alias!r} stands for {versions[-1]} and not for {expected} any more")
             return versions[-2], True
 
-        return self._move(alias, previous, by)
+        return self.move(alias, previous, by)
 
     def returnable(self, alias: str) -> list[str]:
-        """The versions that rollbacks can return to, and the current one last."""
-        return _stack(self.history(alias))
+        """The versions that rollbacks can return to, and the current one last; empty for an alias that was never
+        set."""
+        versions: list[str] = []
+        for move in self.history(alias):
+            if not move.rollback:
+                versions.append(move.version)
+            elif versions:
+                versions.pop()
+        return versions
 
-    def _move(self, alias: str, choose: Callable[[list[str]], tuple[str, bool]], by: str) -> str:
+    def move(self, alias: str, choose: Callable[[list[str]], tuple[str, bool]], by: str) -> str:
+        """Add the move that `choose` returns for the versions that the alias could return to (the current one last): a
+        version, and whether it undoes a move. Returns the version."""
         check_alias(alias)
         mover = "".join(c if c.isprintable() else "?" for c in by)[:MOST_MOVER]
-        directory = self._root / "aliases" / alias
+        directory = self.root / "aliases" / alias
         while True:
-            number = 1 + max(self._numbers(alias), default=0)
-            version, rollback = choose(_stack(self.history(alias)))
+            number = 1 + max(self._move_numbers(alias), default=0)
+            version, rollback = choose(self.returnable(alias))
             time = self._now().isoformat(timespec="seconds")
             document = {"schema": SCHEMA, "version": version, "rollback": rollback, "time": time, "by": mover}
-            with staged(self._root) as stage:
+            with staged(self.root) as stage:
                 write(stage / "move.json", json_bytes(document))
                 (stage / "move.json").chmod(0o644)
                 directory.mkdir(parents=True, exist_ok=True)
@@ -139,14 +141,3 @@ def _read_move(path: Path) -> Move:
         check_schema(document, SCHEMA)
         version, time = (member(document, name, str) for name in ("version", "time"))
         return Move(version, time, member(document, "rollback", bool), member(document, "by", str, default=""))
-
-
-def _stack(moves: list[Move]) -> list[str]:
-    """The versions that an alias could return to, and the current one last."""
-    versions: list[str] = []
-    for move in moves:
-        if not move.rollback:
-            versions.append(move.version)
-        elif versions:
-            versions.pop()
-    return versions

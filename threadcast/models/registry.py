@@ -27,7 +27,7 @@ from threadcast import __version__
 from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
 from threadcast.core.json_reading import check_schema, member, number, parse
 from threadcast.models import registry_of_kinds, stored_files
-from threadcast.models.aliases import Aliases, Move
+from threadcast.models.aliases import Aliases
 from threadcast.models.artefacts import json_bytes, reading
 from threadcast.models.base import PerformanceModel
 
@@ -85,7 +85,7 @@ class Manifest:
         return cls(version, model, created, trained_on, metrics, files, libraries)
 
 
-class ModelRegistry:
+class ModelRegistry(Aliases):
     """The models registered below the directory `root`, which is created when the first one is saved.
 
     Safe for many readers and writers at once, in threads and processes, on one file system. Loading never unpickles: it
@@ -94,13 +94,11 @@ class ModelRegistry:
     """
 
     def __init__(self, root: Path, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self.root = Path(root)
+        super().__init__(Path(root), now)
         if self.root.exists() and not self.root.is_dir():
             raise InvalidInput(
                 f"{self.root} is a file; models are stored in a folder, which is created where there is none"
             )
-        self._now = now
-        self._aliases = Aliases(self.root, now)
 
     def save(self, model: PerformanceModel, *, trained_on: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         """Register a fitted model as the next version of its name and return "name@number".
@@ -222,7 +220,7 @@ class ModelRegistry:
     def all_aliases(self) -> tuple[dict[str, str], dict[str, str]]:
         """The version that each alias stands for; and for each alias with a damaged file what is wrong with it."""
         found, damaged = {}, {}
-        for name in self._aliases.names():
+        for name in self.names():
             try:
                 found[name] = self.resolve(name)
             except ArtefactError as error:
@@ -235,20 +233,11 @@ class ModelRegistry:
 
     def resolve(self, alias: str) -> str:
         """The version that an alias stands for; NotFound where there is none."""
-        version = self._aliases.resolve(alias)
-        if version is None:
-            known = ", ".join([*self._aliases.names(), *self.versions()]) or "none; train one with `threadcast train`"
+        versions = self.returnable(alias)
+        if not versions:
+            known = ", ".join([*self.names(), *self.versions()]) or "none; train one with `threadcast train`"
             raise NotFound(f"no model or alias {alias!r}; registered: {known}")
-        return version
-
-    def history(self, alias: str) -> list[Move]:
-        """Every move of an alias, oldest first."""
-        return self._aliases.history(alias)
-
-    def moves(self, alias: str) -> int:
-        """How often an alias has moved; a caller sees from it whether the alias has moved since, without reading any
-        file."""
-        return self._aliases.moves(alias)
+        return versions[-1]
 
     def set_alias(self, alias: str, version: str, *, by: str = "") -> None:
         """Let `alias` stand for "name@number" (or for the version of another alias) from now on.
@@ -258,26 +247,15 @@ class ModelRegistry:
         """
         self.manifest(version)  # before the lock: where there is no version, there may be no registry
         with stored_files.locked(self.root / _LOCK):
-            self._aliases.set(alias, self.manifest(version).version, by=by)
-
-    def before(self, alias: str) -> str | None:
-        """The version that `rollback` would return to; None where there is none."""
-        return self._aliases.before(alias)
-
-    def rollback(self, alias: str, *, by: str = "", expected: str | None = None) -> str:
-        """Undo the last move of an alias that was not undone yet, and return the version that it stands for now.
-
-        `by` as for `set_alias`. NotFound where there is no earlier one, and where it does not stand for `expected` (if
-        given) any more.
-        """
-        return self._aliases.rollback(alias, by=by, expected=expected)
+            exact = self.manifest(version).version
+            self.move(alias, lambda versions: (exact, False), by)
 
     def prunable(self, *, keep: int, also: Collection[str] = ()) -> list[str]:
         """Versions that may be removed: all but the newest `keep` of each name, those that an alias stands for or can
         be rolled back to, and those in `also`."""
         if keep < 1:
             raise InvalidInput(f"keep={keep} must be at least 1: the newest version of each name stays")
-        needed = {version for alias in self._aliases.names() for version in self._aliases.returnable(alias)}
+        needed = {version for alias in self.names() for version in self.returnable(alias)}
         needed |= set(also)
         by_name: dict[str, list[str]] = {}
         for version in self.versions():
@@ -295,8 +273,8 @@ class ModelRegistry:
         if not _VERSION.fullmatch(version) or not directory.is_dir():
             raise NotFound(f"no model {version}; registered: {', '.join(self.versions()) or 'none'}")
         with stored_files.locked(self.root / _LOCK):
-            for alias in self._aliases.names():
-                if version in self._aliases.returnable(alias):
+            for alias in self.names():
+                if version in self.returnable(alias):
                     raise InvalidInput(f"{version} stays: {alias} stands for it or can be rolled back to it")
             name, _, number = version.partition("@")
             if int(number) == max(n for own, n in self._numbers() if own == name):
