@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.models.synthetic_ops import MACHINE, make_ops, measure_all
-from threadcast.core import Case, Machine, Op, Sample
+from tests.models.synthetic_ops import make_ops, measure_all
+from threadcast.core import Case, Op, Sample
 from threadcast.core.measurement import TIMED
 from threadcast.models.measured import group
 from threadcast.models.units import odd_units
 
 OPS = make_ops(24)
 MEASURED = measure_all(OPS)
-OTHER = Machine.uniform("other", 8, group_size=2)
 
 
 def in_milliseconds(wrong):
@@ -45,19 +44,6 @@ def test_ops_that_are_far_slower_than_others_of_their_kind_are_named(wrong):
 def test_a_case_that_is_far_slower_than_those_beside_it_is_named():
     (sentence,) = said(in_milliseconds(lambda m: m.op == OPS[0] and m.case == Case(4)))
     assert f"{OPS[0].key} at 4 compact" in sentence
-
-
-def test_a_sample_that_is_far_from_the_others_of_its_case_is_named():
-    odd = [replace(m, samples=(*m.samples, Sample(1e3 * m.seconds))) if m is MEASURED[3] else m for m in MEASURED]
-    (sentence,) = said(odd)
-    assert f"1 of 6 samples of {MEASURED[3].op.key} at {MEASURED[3].case}" in sentence
-
-
-def test_a_machine_that_is_far_slower_than_another_is_named():
-    there = [replace(m, machine=OTHER) for m in in_milliseconds(lambda m: True)]
-    (sentence,) = said([*MEASURED, *there])
-    assert OTHER.fingerprint in sentence
-    assert MACHINE.fingerprint not in sentence
 
 
 def test_ops_of_unknown_work_are_not_held_against_each_other():

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-
-import numpy as np
+from statistics import median
 
 from threadcast.core import Affinity, Op
 from threadcast.core.measurement import TIMED
@@ -22,17 +21,13 @@ PART = 0.8
 """Share of a step above which an unexplained jump counts as a step: a factor of 250. On MKL at 96 thread counts, among
 PyTorch's ops and ncnn's networks, no time is that far off."""
 
-SHARED = 3
-"""Fewest points that two machines must share to be compared."""
-
 Point = tuple[float, float, str]
 """Logarithm of the thread count or the work, logarithm of the time, and the name of the point."""
 
 
 def odd_units(entries: Sequence[MeasuredOp]) -> tuple[str, ...]:
     """One sentence for each group of times that differ by a factor of about 1,000 (or its powers) from those next to
-    them: samples of a case, cases of an op next in threads, ops of a kind next in work, machines that measured the
-    same.
+    them: cases of an op next in threads, ops of a kind next in work.
 
     `entries` are usable ones (`measured.usable`). What threadcast timed itself is in seconds and is passed over: it may
     be far off only because others used the cores. Whole tables in another unit cannot be found, nor ops of unknown
@@ -44,16 +39,7 @@ def odd_units(entries: Sequence[MeasuredOp]) -> tuple[str, ...]:
         for entry in entries
     ]
     entries = [entry for entry in asked if entry.by_case]
-    return (*_of_samples(entries), *_of_cases(entries), *_of_ops(entries), *_of_machines(entries))
-
-
-def _of_samples(entries: Sequence[MeasuredOp]) -> Iterator[str]:
-    for entry in entries:
-        for case, measured in entry.by_case.items():
-            times = [sample.seconds for sample in measured.samples]
-            far = sum(abs(math.log(seconds / measured.seconds)) >= PART * STEP for seconds in times)
-            if far:
-                yield _said(f"{far} of {len(times)} samples of {_name(entry.op)} at {case}", "the others there")
+    return (*_of_cases(entries), *_of_ops(entries))
 
 
 def _of_cases(entries: Sequence[MeasuredOp]) -> Iterator[str]:
@@ -72,28 +58,12 @@ def _of_ops(entries: Sequence[MeasuredOp]) -> Iterator[str]:
     alike: dict[tuple[str, str], list[Point]] = {}
     for entry in entries:
         if max(entry.op.flops, entry.op.bytes_moved) > 0:
-            middle = float(np.median(_logs(entry)))
+            middle = math.log(median(measured.seconds for measured in entry.by_case.values()))
             point = (math.log(work([entry.op])[0]), middle, _name(entry.op))
             alike.setdefault((entry.machine.fingerprint, entry.op.kind), []).append(point)
     for (machine, kind), points in alike.items():
         if odd := _odd(points, falls=0.0):
             yield _said(f"{_few(odd)} on {machine}", f"ops of kind {kind} next in work")
-
-
-def _of_machines(entries: Sequence[MeasuredOp]) -> Iterator[str]:
-    times: dict[tuple[str, object], dict[str, float]] = {}
-    for entry in entries:
-        for case, log in zip(entry.by_case, _logs(entry), strict=True):
-            times.setdefault((entry.op.key, case), {})[entry.machine.fingerprint] = log
-    beside: dict[str, list[float]] = {}
-    for of_point in times.values():
-        if len(of_point) > 1:
-            least = min(of_point.values())
-            for machine, log in of_point.items():
-                beside.setdefault(machine, []).append(log - least)
-    for machine, apart in beside.items():
-        if len(apart) >= SHARED and float(np.median(apart)) >= PART * STEP:
-            yield _said(f"what {machine} measured", "the same on another machine")
 
 
 def _odd(points: Iterable[Point], *, falls: float) -> list[str]:
@@ -111,10 +81,6 @@ def _odd(points: Iterable[Point], *, falls: float) -> list[str]:
     levels = list(accumulate(steps, initial=0))
     usual = min(Counter(levels).most_common(), key=lambda found: (-found[1], found[0]))[0]
     return [name for (_, _, name), level in zip(ranked, levels, strict=False) if level != usual]
-
-
-def _logs(entry: MeasuredOp) -> list[float]:
-    return [math.log(measured.seconds) for measured in entry.by_case.values()]
 
 
 def _name(op: Op) -> str:
