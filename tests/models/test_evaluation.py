@@ -80,12 +80,6 @@ def test_the_truth_scores_full_marks():
     assert (row.samples, row.ops, row.unusable, row.problem) == (2.0, len(OPS), 0, None)
 
 
-def test_a_constant_factor_costs_accuracy_and_no_regret():
-    row = row_of(Oracle(1.25))
-    assert row.accuracy == pytest.approx(0.75)
-    assert row.regret_p95 == 0.0
-
-
 def test_a_model_that_was_given_every_point_has_regret_and_no_accuracy():
     row = row_of(Oracle(samples=CASES))
     assert (row.accuracy, row.r2, row.coverage_90, row.points) == (None, None, None, 0)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from threadcast.collector.campaign import Campaign
 from threadcast.collector.proposers import Choice
@@ -178,36 +177,6 @@ def test_every_op_is_measured_once_whatever_the_forecast_says():
 def test_impossible_options_are_refused(options):
     with pytest.raises(InvalidInput, match="must be"):
         JointProcess(**options)
-
-
-def test_forecasts_of_many_ops_take_one_thread_of_linear_algebra(monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[int] = []
-    forecast = JointProcess._posteriors
-
-    def recorded(self: JointProcess, *arguments: object) -> object:
-        used.extend(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
-        return forecast(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(JointProcess, "_posteriors", recorded)
-    model = JointProcess().fit([PHI(op, CASES[0]) for op in OPS])
-    with threadpool_limits(2, user_api="blas"):
-        model.predict_many(OPS, [()] * len(OPS), CASES, machine=PHI.machine)
-        after = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
-    assert used
-    assert set(used) == {1}
-    assert set(after) == {2}
-
-
-def test_of_very_many_ops_some_are_learned_and_all_are_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadcast.models.curve_learning.MOST_OPS", 10)
-    known = [PHI(op, CASES[i % 3 * 20]) for i, op in enumerate(OPS)]
-    model = JointProcess().fit(known)
-    assert model.notes == [f"{PHI.machine.fingerprint}: learned from 10 of {len(OPS)} ops, drawn at random"]
-    found = model.predict_many(OPS, [[measured] for measured in known], CASES, machine=PHI.machine)
-    for row, measured in enumerate(known):
-        assert found[row].at(measured.case) == measured.seconds
-    exact = np.array([[PHI.model.seconds(op, case) for case in CASES] for op in OPS])
-    assert np.median(np.abs(np.log(found.seconds / exact))) < 0.5
 
 
 def test_a_table_with_few_cases_is_proposed_from_alone() -> None:

@@ -160,11 +160,6 @@ def test_without_a_measurement_there_is_no_curve():
         HillClimb().predict(OP, [], MACHINE.cases(), machine=MACHINE)
 
 
-def test_a_time_of_zero_is_refused_with_its_op_and_case():
-    with pytest.raises(ModelError, match=rf"{OP.key}.*2 compact"):
-        HillClimb().predict(OP, [timed(Case(2), 0.0)], MACHINE.cases(), machine=MACHINE)
-
-
 @pytest.mark.parametrize(
     ("cores", "ran"), [(2, [1, 2]), (8, [1, 3, 5, 7]), (16, [1, 5, 9, 13]), (32, [*range(1, 30, 4)])]
 )

@@ -43,14 +43,6 @@ def test_no_fold_learns_from_an_op_of_the_network_it_judges_by(networks):
         assert len(fold.train) + len(fold.test) == len(ENTRIES)
 
 
-def test_each_kind_is_left_out_once():
-    folds = new_kind()(ENTRIES)
-    assert [fold.name for fold in folds] == ["add", "mm", "softmax"]
-    for fold in folds:
-        assert {ENTRIES[i].op.kind for i in fold.test} == {fold.name}
-        assert fold.name not in {ENTRIES[i].op.kind for i in fold.train}
-
-
 def test_many_kinds_are_left_out_several_together_each_once():
     folds = new_kind(folds=2)(ENTRIES)
     assert sorted(kind for fold in folds for kind in fold.name.split(", ")) == ["add", "mm", "softmax"]
@@ -90,26 +82,6 @@ def test_parts_depend_on_what_describes_ops_and_not_on_the_names_of_files():
         of_key = {entry.op.key: entry.op.attributes["m"] for entry in entries}
         assert [of_key[key] for key in by_content(entries)][:6] == [8, 16, 4, 17, 10, 11]
     assert len(parts) == 1
-
-
-def test_groups_of_kinds_do_not_depend_on_the_names_of_files():
-    groups = set()
-    for names in (("a", "b", "c", "d"), ("d", "c", "b", "a")):
-        tables = [renamed(name, "x")[i::4] for i, name in enumerate(names)]
-        entries = [entry for table in tables for entry in table]
-        folds = new_kind(folds=2)(entries)
-        groups.add(frozenset(frozenset(entries[i].op.attributes["m"] for i in fold.test) for fold in folds))
-    assert len(groups) == 1
-
-
-def test_each_machine_is_left_out_once():
-    other = Machine.uniform("other", 2)
-    entries = group([*measure_all(OPS), *measure_all(OPS, machine=other)])
-    folds = new_machine()(entries)
-    assert {fold.name for fold in folds} == {MACHINE.fingerprint, other.fingerprint}
-    for fold in folds:
-        assert {entries[i].machine.fingerprint for i in fold.test} == {fold.name}
-        assert len(fold.train) == len(fold.test) == len(OPS)
 
 
 def test_some_ops_of_what_is_left_out_can_be_learned_from():
@@ -158,3 +130,16 @@ def test_folds_that_leak_or_are_empty_cannot_be_made():
         Fold("empty", (), (1,))
     with pytest.raises(InvalidInput, match="folds=1"):
         new_shape(folds=1)
+
+
+@pytest.mark.parametrize(
+    ("split", "part"),
+    [(new_kind(), lambda entry: entry.op.kind), (new_machine(), lambda entry: entry.machine.fingerprint)],
+)
+def test_each_kind_or_machine_is_left_out_once(split, part):
+    entries = group([*measure_all(OPS), *measure_all(OPS, machine=Machine.uniform("other", 2))])
+    folds = split(entries)
+    assert [fold.name for fold in folds] == sorted({part(entry) for entry in entries})
+    for fold in folds:
+        assert {part(entries[i]) for i in fold.test} == {fold.name}
+        assert fold.name not in {part(entries[i]) for i in fold.train}

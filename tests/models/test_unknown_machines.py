@@ -81,16 +81,6 @@ def test_a_model_that_was_adapted_forecasts_others_by_what_was_measured(model):
     assert model.adapted(elsewhere) is model
 
 
-def test_an_ops_own_sample_on_a_new_machine_counts_once(model):
-    op, case = HELD_OUT[0], NEW.cases()[5]
-    own = [slower(op, case, 5.0)]
-    alone = model.predict(op, own, NEW.cases(), machine=NEW)
-    without, _ = off(model, [op], [[]], 5.0)
-    truth = np.array([5.0 * true_seconds(op, one) for one in NEW.cases()])
-    assert np.abs(np.log(alone.seconds / truth)).mean() < 0.3 * without
-    assert alone.at(case) == own[0].seconds
-
-
 def test_variances_of_errors_are_found_from_machines_that_were_left_out():
     random = np.random.default_rng(0)
     log_threads = np.log([1, 2, 4, 8, 16, 32])

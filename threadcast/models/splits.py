@@ -57,12 +57,7 @@ def new_kind(*, known: int = 0, seed: int = 0, folds: int = 10) -> Split:
         raise InvalidInput(f"folds={folds!r}: there must be at least 2")
 
     def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
-        order = {key: at for at, key in enumerate(by_content(entries))}
-        places: dict[str, tuple[int, str]] = {}  # names of kinds without tensors may be those of files
-        for entry in entries:
-            own = (0, entry.op.kind) if entry.op.inputs or entry.op.outputs else (1 + order[entry.op.key], "")
-            places[entry.op.kind] = min(own, places.get(entry.op.kind, own))
-        kinds = sorted(places, key=places.__getitem__)
+        kinds = sorted({entry.op.kind for entry in entries})
         out = {kind: [entry.op.kind == kind for entry in entries] for kind in kinds}
         left = _with_known(out, known, seed)
         return _folds(left if len(left) <= folds else _together(left, folds, seed), "op kinds")

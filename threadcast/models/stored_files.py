@@ -40,12 +40,13 @@ def staged(root: Path) -> Iterator[Path]:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Within the block no other thread or process is in a block of the same file, which is made in a directory that is
-    there, and stays; the end of a process ends its block. Other users who may write there may use it, too.
+    there, and stays; the end of a process ends its block.
 
     ArtefactError where others keep it for `LOCK_S` seconds, or where the file cannot be made.
     """
     try:
-        descriptor = _opened(path)
+        # NFS locks only files that are open for writing
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             _lock(descriptor, path)
         except BaseException:
@@ -57,14 +58,6 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _opened(path: Path) -> int:
-    flags = os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)  # NFS locks only files that are open for writing
-    except PermissionError:  # another user made it
-        return os.open(path, os.O_RDONLY | flags)
 
 
 def _lock(descriptor: int, path: Path) -> None:
