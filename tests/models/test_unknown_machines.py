@@ -14,8 +14,7 @@ from threadcast.core import Machine, Op, TensorSpec
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.machine_limits import UNIT_S, UNKNOWN_S, MachineLimits, work_per_thread
-from threadcast.models.machine_transfer import MachineTransfer
-from threadcast.models.machines_left_out import machines_left_out
+from threadcast.models.machine_transfer import MachineTransfer, machines_left_out
 from threadcast.models.measured import group
 from threadcast.models.point_trees import Points, Shape
 from threadcast.models.smooth_curves import curves_of

@@ -30,8 +30,7 @@ from threadcast.models.joint_process import JointProcess
 from threadcast.models.linear_scaling import within_linear_scaling
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import MachineLimits
-from threadcast.models.machine_transfer import MachineTransfer
-from threadcast.models.machines_left_out import machines_left_out
+from threadcast.models.machine_transfer import MachineTransfer, machines_left_out
 from threadcast.models.measured import MeasuredOp, by_case, group, rows_by_machine, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.op_process import TOGETHER

@@ -16,8 +16,7 @@ from threadcast.core.errors import ArtefactError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.known_kinds import is_bare
-from threadcast.models.machine_transfer import MachineTransfer
-from threadcast.models.machines_left_out import machines_left_out
+from threadcast.models.machine_transfer import MachineTransfer, machines_left_out
 from threadcast.models.measured import group, usable
 from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.smooth_curves import curves_of, fitted_factors
