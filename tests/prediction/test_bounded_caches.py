@@ -9,7 +9,7 @@ from tests.clock import Clock
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, Service, assert_same, local
 from threadcast.core import Machine
 from threadcast.core.errors import ModelError
-from threadcast.prediction.fallback import OPS_AT_ONCE, FirstOf, reserve_s, roofline
+from threadcast.prediction.fallback import OPS_AT_ONCE, first_curves, reserve_s, roofline
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.prediction.questions import JSON_POINTS, Questions
 from threadcast.prediction.remote import FALLBACK_MARK, RemotePredictor
@@ -19,16 +19,16 @@ KEYS = [op.key for op in OPS]
 POINTS = len(MACHINE.cases())
 
 
-def test_the_oldest_curves_go_and_those_in_use_stay(clock: Clock) -> None:
+def test_of_too_many_curves_those_in_use_stay(clock: Clock) -> None:
     kept = VersionedCurves(MACHINE.cases(), fresh_s=60.0, clock=clock, most_points=2 * POINTS)
     for moment, key in enumerate(KEYS):
         clock.now_s = float(moment)
         kept.add([key], local().curves([OPS[moment]]))
         kept.trim([key])
-    assert [kept.get([key]) is not None for key in KEYS] == [False, False, True]
+    assert [kept.known([key]) is not None for key in KEYS] == [False, False, True]
     kept.add(KEYS[:2], local().curves(OPS[:2]))
     kept.trim(KEYS)
-    assert_same(kept.get(KEYS).table, local().curves(OPS))  # more than the bound, as the call in progress needs them
+    assert_same(kept.known(KEYS).table, local().curves(OPS))  # more than the bound, as the call in progress needs them
 
 
 def test_a_local_predictor_holds_the_latest_call_at_least() -> None:
@@ -73,13 +73,13 @@ class Slow(SerialShare):
 def test_a_fallback_that_takes_too_long_is_given_up_for_the_roofline(clock: Clock) -> None:
     slow = LocalPredictor(Slow(clock), MACHINE, {}, version="slow")
     some = [OPS[0]] * (3 * OPS_AT_ONCE)
-    first = FirstOf([slow, roofline(MACHINE)], clock=clock)
-    assert first.curves(some, until_s=10.0).model == "slow"  # one op, asked for again and again
+    both = [slow, roofline(MACHINE)]
+    assert first_curves(both, some, until_s=10.0, clock=clock).model == "slow"  # one op, asked for again and again
     slow.forget()
     clock.now_s = 9.999
-    assert first.curves(some, until_s=10.0).model == roofline(MACHINE).version
+    assert first_curves(both, some, until_s=10.0, clock=clock).model == both[1].version
     with pytest.raises(ModelError, match="in time"):
-        FirstOf([slow, LocalPredictor(_Ignorant(), MACHINE, {})], clock=clock).curves(some, until_s=1.0)
+        first_curves([slow, LocalPredictor(_Ignorant(), MACHINE, {})], some, until_s=1.0, clock=clock)
 
 
 class _Ignorant(SerialShare):

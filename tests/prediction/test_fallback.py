@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,9 +12,9 @@ import pytest
 
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, local
 from threadcast.core import Case, Curve, Machine, Measurement, Op, Sample, Source
-from threadcast.core.errors import FeatureError, InvalidInput, ModelError, ServiceError
-from threadcast.prediction.fallback import FirstOf, roofline
-from threadcast.prediction.predictor import LocalPredictor, Predictor
+from threadcast.core.errors import FeatureError, ModelError, ServiceError
+from threadcast.prediction.fallback import first_curves, roofline
+from threadcast.prediction.predictor import LocalPredictor
 from threadcast.prediction.remote import RemotePredictor
 
 NOBODY = "http://127.0.0.1:9"
@@ -29,14 +30,13 @@ def ignorant() -> LocalPredictor:
 
 
 def test_the_first_who_can_tell_answers_and_is_named() -> None:
-    first = FirstOf([ignorant(), local(0.3, version="spare@7"), roofline(MACHINE)])
-    assert isinstance(first, Predictor)
-    assert first.curves(OPS).model == "spare@7"
+    found = first_curves([ignorant(), local(0.3, version="spare@7"), roofline(MACHINE)], OPS, until_s=math.inf)
+    assert found.model == "spare@7"
 
 
 def test_where_nobody_can_tell_the_first_says_why() -> None:
     with pytest.raises(ModelError, match="nothing was measured"):
-        FirstOf([ignorant(), ignorant()]).curves(OPS)
+        first_curves([ignorant(), ignorant()], OPS, until_s=math.inf)
 
 
 def test_nothing_is_guessed_of_an_op_that_lacks_what_describes_its_kind() -> None:
@@ -46,14 +46,9 @@ def test_nothing_is_guessed_of_an_op_that_lacks_what_describes_its_kind() -> Non
 
     strict = LocalPredictor(Strict(), MACHINE, {})
     with pytest.raises(FeatureError, match="lacks 'm'"):
-        FirstOf([strict, roofline(MACHINE)]).curves(OPS)
+        first_curves([strict, roofline(MACHINE)], OPS, until_s=math.inf)
     with pytest.raises(ServiceError, match="nor can the local model answer: lacks 'm'"):
         RemotePredictor(NOBODY, MACHINE, deadline_s=PATIENT_S, fallback=strict).curves(OPS)
-
-
-def test_predictors_of_two_machines_are_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"predicts for four-4c.*not for five-5c"):
-        FirstOf([local(), roofline(Machine.uniform("five", 5))])
 
 
 def test_a_roofline_can_tell_of_any_op_on_any_machine() -> None:

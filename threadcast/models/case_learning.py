@@ -104,7 +104,8 @@ def _fit_cases(
         joblib.delayed(recipe.regressor.fitted)(inputs[known[:, c]], scores[known[:, c], c], seed=recipe.seed)
         for c in columns
     )
-    return list(parallel.run(tasks, jobs=jobs))
+    found = dict(parallel.run(tasks, jobs=jobs))
+    return [found[i] for i in range(len(found))]
 
 
 def _residual_bounds(

@@ -76,7 +76,7 @@ def evaluate(
         joblib.delayed(_judge_shared)([models[i][1] for i in positions], shared, folds[of_fold], draw)
         for of_fold, positions in tasks
     )
-    for number, outcomes in parallel.run_unordered(calls, jobs=jobs):
+    for number, outcomes in parallel.run(calls, jobs=jobs):
         of_fold, positions = tasks[number]
         found |= {(of_fold, i): outcome for i, outcome in zip(positions, outcomes, strict=True)}
         if progress:

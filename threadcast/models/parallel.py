@@ -62,42 +62,32 @@ def _import_xgboost() -> None:
     xgboost_library()
 
 
-def run(tasks: Iterable[Any], *, jobs: int) -> Iterator[Any]:
-    """Yield the results of `joblib.delayed` calls in order, at most `jobs` at a time; with one job in this process.
+def run(tasks: Iterable[Any], *, jobs: int) -> Iterator[tuple[int, Any]]:
+    """Yield (position, result) of each of these `joblib.delayed` calls as soon as it is done, in any order; at most
+    `jobs` run at a time, with one job in this process.
 
     Within a block of `cluster` the calls run on the cluster, all at once. joblib would keep its own workers for minutes
     in case of more work; here they end with the last result, or when the caller stops early.
     """
-    return _run(list(tasks), jobs, "generator")
-
-
-def run_unordered(tasks: Iterable[Any], *, jobs: int) -> Iterator[tuple[int, Any]]:
-    """As `run`, but yield (position, result) of each call as soon as it is done, in any order."""
     import joblib
 
     numbered = [joblib.delayed(_numbered)(number, task) for number, task in enumerate(tasks)]
-    return _run(numbered, jobs, "generator_unordered")
-
-
-def _numbered(number: int, task: tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]) -> tuple[int, Any]:
-    function, arguments, options = task
-    return number, function(*arguments, **options)
-
-
-def _run(tasks: list[Any], jobs: int, how: str) -> Iterator[Any]:
-    import joblib
-
     if _on_cluster.get():
-        yield from joblib.Parallel(n_jobs=-1, return_as=how)(tasks)
+        yield from joblib.Parallel(n_jobs=-1, return_as="generator_unordered")(numbered)
         return
-    jobs = max(min(jobs, len(tasks)), 1)
+    jobs = max(min(jobs, len(numbered)), 1)
     try:
-        yield from joblib.Parallel(n_jobs=jobs, return_as=how)(tasks)
+        yield from joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(numbered)
     finally:
         if jobs != 1:
             from joblib.externals.loky import get_reusable_executor
 
             get_reusable_executor().shutdown(wait=True)
+
+
+def _numbered(number: int, task: tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]) -> tuple[int, Any]:
+    function, arguments, options = task
+    return number, function(*arguments, **options)
 
 
 @contextmanager

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from threadcast.core import Case, CurveTable, Machine, Measurement, Op
-from threadcast.core.errors import FeatureError, InvalidInput, ModelError
+from threadcast.core import CurveTable, Machine, Measurement, Op
+from threadcast.core.errors import FeatureError, ModelError
 from threadcast.models.base import Measurements
 from threadcast.prediction.predictor import LocalPredictor, Predictor
 
@@ -23,56 +22,37 @@ ROOFLINE_S_PER_POINT = 6e-7
 on a 2-core AMD EPYC virtual machine."""
 
 
-class FirstOf:
-    """Asks predictors of one machine in turn and returns the first table; `table.model` says which answered.
+def first_curves(
+    predictors: Sequence[Predictor], ops: Sequence[Op], *, until_s: float, clock: Callable[[], float] = time.monotonic
+) -> CurveTable:
+    """Return the table of the first of these predictors of one machine that can predict; `table.model` says which one
+    did. If none can, raise the first one's ModelError, and a FeatureError at once.
 
-    All but the last one are given up when the time for them has passed: `until_s`, less what a roofline takes, which is
-    what should come last.
+    `until_s`: seconds of the clock until which it is wanted. All but the last predictor are given up when the time for
+    them has passed: `until_s`, less what a roofline takes, which is what should come last.
     """
-
-    def __init__(self, predictors: Sequence[Predictor], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        if not predictors:
-            raise InvalidInput("there is no predictor to ask")
-        self.machine = predictors[0].machine
-        strange = [p.machine.fingerprint for p in predictors if p.machine != self.machine]
-        if strange:
-            raise InvalidInput(f"the fallback predicts for {self.machine.fingerprint}, not for {strange[0]}")
-        self._predictors = tuple(predictors)
-
-    def curves(
-        self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None, until_s: float = math.inf
-    ) -> CurveTable:
-        """Return the table of the first predictor that can predict; if none can, raise the first one's ModelError, and
-        a FeatureError at once.
-
-        `until_s`: seconds of the clock until which it is wanted.
-        """
-        first: ModelError | None = None
-        *others, last = self._predictors
-        for predictor in others:
-            try:
-                return self._in_time(predictor, ops, cases, until_s - reserve_s(len(ops), self.machine))
-            except FeatureError:  # a guess would hide that the op is misspelt
-                raise
-            except ModelError as error:
-                first = first or error
+    first: ModelError | None = None
+    *others, last = predictors
+    for predictor in others:
         try:
-            return last.curves(ops, cases=cases)
+            return _in_time(predictor, ops, until_s - reserve_s(len(ops), predictor.machine), clock)
+        except FeatureError:  # a guess would hide that the op is misspelt
+            raise
         except ModelError as error:
-            raise first or error from None
+            first = first or error
+    try:
+        return last.curves(ops)
+    except ModelError as error:
+        raise first or error from None
 
-    def _in_time(
-        self, predictor: Predictor, ops: Sequence[Op], cases: Sequence[Case] | None, until_s: float
-    ) -> CurveTable:
-        if until_s == math.inf or not ops:
-            return predictor.curves(ops, cases=cases)
-        parts = []
-        for start in range(0, len(ops), OPS_AT_ONCE):
-            if self._clock() > until_s:
-                raise ModelError(f"only {start} of {len(ops)} ops were predicted in time")
-            parts.append(predictor.curves(ops[start : start + OPS_AT_ONCE], cases=cases))
-        return CurveTable.concat(parts)
+
+def _in_time(predictor: Predictor, ops: Sequence[Op], until_s: float, clock: Callable[[], float]) -> CurveTable:
+    parts = []
+    for start in range(0, len(ops), OPS_AT_ONCE):
+        if clock() > until_s:
+            raise ModelError(f"only {start} of {len(ops)} ops were predicted in time")
+        parts.append(predictor.curves(ops[start : start + OPS_AT_ONCE]))
+    return CurveTable.concat(parts)
 
 
 def reserve_s(ops: int, machine: Machine) -> float:

@@ -91,7 +91,7 @@ class LocalPredictor:
         if not ops:
             return CurveTable.empty(self.machine.cases(), model=self.version).at_cases(cases)
         if not self._most_points:
-            return self._uncached(ops).at_cases(cases)
+            return self._predict(ops).at_cases(cases)
         keys, cache = [op.forecast_key for op in ops], self._cache
         (held,) = cache
         if wanted := held.missing(keys):
@@ -108,14 +108,6 @@ class LocalPredictor:
         What other threads are just predicting is not cached.
         """
         self._cache = [self._none]
-
-    def _uncached(self, ops: Sequence[Op]) -> CurveTable:
-        if all_differ(ops):
-            return self._predict(ops)
-        different = different_ops(ops)
-        table = self._predict(list(different.values()))
-        rows = {key: row for row, key in enumerate(different)}
-        return table.take([rows[op.forecast_key] for op in ops])
 
     def _predict(self, ops: Sequence[Op]) -> CurveTable:
         measured = self._measured([op.key for op in ops])

@@ -16,7 +16,7 @@ from threadcast.core.errors import InvalidInput, ModelError, ServiceError
 from threadcast.core.secret import Secret
 from threadcast.core.settings import Settings
 from threadcast.prediction.bounded_request import BoundedClient
-from threadcast.prediction.fallback import FirstOf, reserve_s, roofline
+from threadcast.prediction.fallback import first_curves, reserve_s, roofline
 from threadcast.prediction.predictor import Predictor
 from threadcast.prediction.questions import Questions
 from threadcast.prediction.service_client import ServiceClient
@@ -67,7 +67,7 @@ class RemotePredictor:
     again. An answer that is not exactly what was asked for (shape, order, finite times) is refused. All curves of the
     service in a table come from one model version. When the service fails, ops whose curves are cached keep these,
     however old, and the others get the fallback's; `table.model` and `status` say so. The cache holds about 58,000 ops
-    on a machine of 68 cases (`held_curves.MOST_POINTS`); then the oldest go.
+    on a machine of 68 cases (`held_curves.MOST_POINTS`); then those of the latest call stay.
 
     Where `fallback` cannot answer, not so soon, or is None, a roofline of the machine does, which always can. With
     `last_resort=False` ServiceError or a subclass is raised instead. `model` is the alias or "name@version" to ask
@@ -104,8 +104,7 @@ class RemotePredictor:
         secret = Secret(key) if isinstance(key, str) else key
         self._client = ServiceClient(BoundedClient(url, key=secret, ssl_context=ssl_context))
         given = [] if fallback is None else [fallback]
-        resorts = [*given, roofline(machine)] if last_resort else given
-        self._fallback = FirstOf(resorts) if resorts else None
+        self._fallbacks = [*given, roofline(machine)] if last_resort else given
         self._cases = machine.cases()
         self._questions = Questions(machine, model)
         self._curves = VersionedCurves(self._cases, fresh_s=fresh_s)
@@ -153,7 +152,8 @@ class RemotePredictor:
             return CurveTable.empty(self._cases, model=self._curves.model).at_cases(cases)
         until_s = time.monotonic() + self.deadline_s
         keys = [op.forecast_key for op in ops]
-        if not self._curves.wanted(keys) and (cached := self._curves.get(keys)) is not None:
+        cached = None if self._curves.wanted(keys) else self._curves.known(keys)
+        if cached is not None and len(cached.rows) == len(ops):
             self._note(("cached",), source_of_curves="cache", model=cached.table.model, age_s=cached.age_s)
             return cached.table.at_cases(cases)
         try:
@@ -166,7 +166,7 @@ class RemotePredictor:
 
     def _reserved_s(self, ops: int) -> float:
         """The seconds of a call that are reserved for the fallback; at most half of it."""
-        if self._fallback is None:
+        if not self._fallbacks:
             return 0.0
         return min(max(FALLBACK_SHARE * self.deadline_s, reserve_s(ops, self.machine)), 0.5 * self.deadline_s)
 
@@ -176,8 +176,8 @@ class RemotePredictor:
         keys = [op.forecast_key for op in ops]
         for _ in range(2):
             self._fetch([ops[i] for i in self._curves.wanted(keys)], until_s)
-            cached = self._curves.get(keys)
-            if cached is not None:
+            cached = self._curves.known(keys)
+            if cached is not None and len(cached.rows) == len(ops):
                 return cached.table
         raise ServiceError("the service changed its model while it was asked; ask again")
 
@@ -200,13 +200,13 @@ class RemotePredictor:
             found = {"source_of_curves": "stale cache", "model": known.table.model, "age_s": known.age_s}
             self._note(("cached", "stale"), **failed | found)
             return known.table
-        if self._fallback is None:
+        if not self._fallbacks:
             self._note((), **failed)
             raise error
         rows = () if known is None else known.rows
         unknown = sorted(set(range(len(ops))) - set(rows))
         try:
-            table = self._fallback.curves([ops[i] for i in unknown], until_s=until_s)
+            table = first_curves(self._fallbacks, [ops[i] for i in unknown], until_s=until_s)
         except ModelError as second:
             self._note((), **failed)
             error.args = (f"{error}; nor can the local model answer: {second}",)

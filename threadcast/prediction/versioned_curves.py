@@ -48,11 +48,6 @@ class VersionedCurves:
         """The model version that answered last; empty before the first."""
         return self._held[0].table.model
 
-    def get(self, keys: Sequence[Hashable]) -> AgedCurves | None:
-        """Return the curves of these keys, one row each, in order; None if one of them has none."""
-        found = self.known(keys)
-        return found if found is not None and len(found.rows) == len(keys) else None
-
     def known(self, keys: Sequence[Hashable]) -> AgedCurves | None:
         """Return the curves of those of these keys that have one, in order; None if there are none."""
         (held, since_s), now_s = self._held, self._clock()
@@ -63,20 +58,12 @@ class VersionedCurves:
         return AgedCurves(held.table.take([held.rows[keys[i]] for i in rows]), age_s, rows)
 
     def trim(self, used: Iterable[Hashable]) -> None:
-        """Drop curves that arrived longest ago, until there are at most `most_points`; none of the keys just `used`.
-
-        A fifth more than needed is dropped, so that this is seldom done.
-        """
+        """Where there are more than `most_points`, keep the curves just `used` only."""
         with self._lock:
             held, since_s = self._held
-            cases = len(held.table.cases)
-            if len(held.rows) * cases <= self._most_points:
-                return
-            wanted = set(used)
-            newest_first = sorted(held.rows, key=lambda key: (key in wanted, since_s[key]), reverse=True)
-            most = max(int(0.8 * self._most_points) // cases, len(wanted))
-            held = held.only(newest_first[:most])
-            self._held = held, {key: since_s[key] for key in held.rows}
+            if held.table.seconds.size > self._most_points:
+                held = held.only(dict.fromkeys(used))
+                self._held = held, {key: since_s[key] for key in held.rows}
 
     def wanted(self, keys: Sequence[Hashable]) -> list[int]:
         """Return the position in `keys` of the first appearance of each key without a curve that is fresh."""
