@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from threadcast.core import Case, Machine, Op
 from threadcast.core.arguments import check, check_whole
 from threadcast.core.curve import Floats
-from threadcast.core.errors import ModelError
 from threadcast.models import artefacts
 from threadcast.models.boosted_trees import BoostedTrees
 from threadcast.models.machine_limits import MachineLimits
-from threadcast.models.measured import MeasuredOp, by_content
+from threadcast.models.measured import MeasuredOp
+from threadcast.models.splits import new_shape
 from threadcast.models.static_features import Features, feature_names, joint_features
 
 FOLDS = 5
@@ -77,7 +77,7 @@ class PointTrees:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """All measured points of some ops as rows, op after op: `of_op[i]` are the rows of op i, whose key is `keys[i]`.
+    """All measured points of `entries` as rows, op after op: `of_op[i]` are the rows of entry i.
 
     `targets` are log seconds relative to the rooflines of `limits`, whose log seconds are `rooflines`.
     """
@@ -86,9 +86,7 @@ class Points:
     targets: Floats
     rooflines: Floats
     of_op: tuple[slice, ...]
-    keys: tuple[str, ...]
-    by_content: tuple[str, ...]
-    """The different keys, as `measured.by_content` orders them."""
+    entries: tuple[MeasuredOp, ...]
     names: tuple[str, ...]
     limits: MachineLimits
 
@@ -110,18 +108,17 @@ class Points:
             targets.append(logs - rooflines[-1])
             of_op.append(slice(start, start + len(cases)))
             start += len(cases)
-        keys = tuple(entry.op.key for entry in entries)
         joined = [np.concatenate(parts) for parts in (features, targets, rooflines)]
-        ordered = tuple(by_content(entries))
-        return cls(joined[0], joined[1], joined[2], tuple(of_op), keys, ordered, names, limits)
+        return cls(joined[0], joined[1], joined[2], tuple(of_op), tuple(entries), names, limits)
 
     def learned(self, shape: Shape, *, jobs: int) -> tuple[PointTrees, Floats]:
         """Trees that learned from all points, and residuals (n_points,) of trees that did not learn from the point's
-        op."""
-        part = self._parts(shape.seed)
+        op, whatever its machine."""
         residuals = np.empty(len(self.targets))
-        for number in range(int(part.max()) + 1):
-            out = part == number
+        for fold in new_shape(folds=FOLDS, seed=shape.seed)(self.entries):
+            out = np.zeros(len(self.targets), dtype=bool)
+            for i in fold.test:
+                out[self.of_op[i]] = True
             trees = self.trees(shape, ~out, jobs=jobs)
             residuals[out] = self.targets[out] - trees.grown.forecast(self.features[out])
         return self.trees(shape, slice(None), jobs=jobs), residuals
@@ -129,15 +126,3 @@ class Points:
     def trees(self, shape: Shape, rows: NDArray[np.bool_] | slice, *, jobs: int) -> PointTrees:
         """Trees that learned from some of the rows."""
         return PointTrees(shape, self.names, self.limits).fit(self.features[rows], self.targets[rows], jobs=jobs)
-
-    def _parts(self, seed: int) -> NDArray[np.int64]:
-        """The fold of each row; all rows of one op key are in one fold, whatever their machine."""
-        keys = self.by_content
-        if len(keys) < 2:
-            raise ModelError("learning takes several different ops")
-        dealt = np.random.default_rng(seed).permutation(len(keys)) % min(FOLDS, len(keys))
-        of_key = dict(zip(keys, dealt.tolist(), strict=True))
-        part = np.empty(len(self.targets), dtype=np.int64)
-        for key, rows in zip(self.keys, self.of_op, strict=True):
-            part[rows] = of_key[key]
-        return part
