@@ -21,12 +21,11 @@ from threadcast.models.base import BatchModel, PerformanceModel
 from threadcast.models.case_similarity import AlikeCases, case_features, from_nearest
 from threadcast.models.choosing import NOISE, Outlook, outlook
 from threadcast.models.curve_learning import some_of_each_machine
-from threadcast.models.doubts import widened
-from threadcast.models.interpolation import forecast_table, knots_of, refuse_defect, with_measured
+from threadcast.models.interpolation import forecast_table, refuse_defect
 from threadcast.models.intervals import NORMAL_95
 from threadcast.models.joint_conditioning import KnownOps, Posterior, points_of, read_known
 from threadcast.models.joint_kernel import OpNumbers, Parameters, tuned
-from threadcast.models.linear_scaling import within_linear_scaling
+from threadcast.models.linear_scaling import measured_or_forecast
 from threadcast.models.machine_limits import UNIT_S, has_tensors_or_work
 from threadcast.models.measured import by_case, by_machine, group, usable
 from threadcast.models.nominal_roofline import CALL_S
@@ -203,24 +202,22 @@ class JointProcess(BatchModel):
     ) -> CurveTable:
         """The curves of many ops, one row each; ModelError where a time cannot be real."""
         self.check_batch(ops, observed)
-        known = [by_case(measured) for measured in observed]
+
+        def forecast(rows: Sequence[int], known: Sequence[Mapping[Case, Measurement]]) -> CurveTable:
+            return self._curves([ops[row] for row in rows], [[*of_op.values()] for of_op in known], cases, machine)
+
+        return measured_or_forecast(observed, cases, self.name, forecast)
+
+    def _curves(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], machine: Machine
+    ) -> CurveTable:
+        """Forecasts, also where something was measured."""
+        learned = self._known(machine)
         seconds, low, high = np.ones((3, len(ops), len(cases)))
         table = forecast_table(cases, seconds, low, high, self.name)
-        wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
-        if wanting:
-            self._fill(table, wanting, ops, observed, machine)
-        knots = list(map(knots_of, known))
-        return with_measured(within_linear_scaling(widened(table, known), knots), knots)
-
-    def _fill(
-        self, table: CurveTable, wanting: Sequence[int], ops: Sequence[Op], observed: Sequence[Sequence[Measurement]],
-        machine: Machine,
-    ) -> None:  # fmt: skip
-        """Put forecasts into the rows `wanting` of the table."""
-        learned, cases = self._known(machine), table.cases
-        some = [ops[row] for row in wanting], [observed[row] for row in wanting]
-        with one_blas_thread() if len(wanting) >= MANY else nullcontext():
-            for row, op, own, found in zip(wanting, *some, self._posteriors(*some, cases, machine), strict=True):
+        with one_blas_thread() if len(ops) >= MANY else nullcontext():
+            posteriors = self._posteriors(ops, observed, table.cases, machine)
+            for row, (op, own, found) in enumerate(zip(ops, observed, posteriors, strict=True)):
                 away = from_nearest(cases, [measured.case for measured in own]) if learned.prior else 0.0
                 spread = NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2)
                 spread *= UNSEEN if learned.prior and not (own or learned.keys) else 1.0
@@ -228,6 +225,7 @@ class JointProcess(BatchModel):
                 table.low[row], table.high[row] = np.exp(found.logs - spread), np.exp(found.logs + spread)
                 if not own and op.kind not in learned.ops.kinds:
                     table.source[row] = list(Source).index(Source.EXTRAPOLATED)
+        return table
 
     def _known(self, machine: Machine) -> KnownOps:
         """What was learned of the machine."""

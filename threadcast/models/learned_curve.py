@@ -14,7 +14,6 @@ import numpy as np
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.arguments import check, check_whole
 from threadcast.core.curve import Floats
-from threadcast.core.curve_table import ARRAYS
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.aged_samples import aged_samples
@@ -24,10 +23,10 @@ from threadcast.models.case_gaussian import expected_regret
 from threadcast.models.choosing import Outlook
 from threadcast.models.correction import Forecast
 from threadcast.models.curve_learning import MIN_OPS, learn, some_of_each_machine
-from threadcast.models.doubts import level_variance, widened
-from threadcast.models.interpolation import forecast_table, knots_of, refuse_defect, through_forecasts, with_measured
+from threadcast.models.doubts import level_variance
+from threadcast.models.interpolation import forecast_table, refuse_defect, through_forecasts
 from threadcast.models.joint_process import JointProcess
-from threadcast.models.linear_scaling import within_linear_scaling
+from threadcast.models.linear_scaling import measured_or_forecast
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.machine_transfer import MachineTransfer, machines_left_out
@@ -243,17 +242,10 @@ class LearnedCurve(BatchModel):
             return replace(process.predict_many(ops, observed, cases, machine=machine), model=self.name)
         if not any(observed):
             return self._curves(ops, [{}] * len(ops), cases, learned, machine)
-        known = [by_case(measurements) for measurements in observed]
-        knots = [knots_of(measured_at) for measured_at in known]
-        wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
-        # the others need no forecast, and many samples take long
-        seconds, low, high = np.ones((3, len(ops), len(cases)))
-        table = forecast_table(cases, seconds, low, high, self.name)
-        if wanting:
-            found = self._curves([ops[i] for i in wanting], [known[i] for i in wanting], cases, learned, machine)
-            for name in ARRAYS:
-                getattr(table, name)[wanting] = getattr(found, name)
-        return with_measured(within_linear_scaling(widened(table, known), knots), knots)
+        return measured_or_forecast(
+            observed, cases, self.name,
+            lambda rows, known: self._curves([ops[row] for row in rows], known, cases, learned, machine),
+        )  # fmt: skip
 
     def _curves(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: Sequence[Case],

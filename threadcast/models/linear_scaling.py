@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from threadcast.core import Case, CurveTable, Source
+from threadcast.core import Case, CurveTable, Measurement, Source
 from threadcast.core.curve import Floats
-from threadcast.models.interpolation import Knot
+from threadcast.core.curve_table import ARRAYS
+from threadcast.models.doubts import widened
+from threadcast.models.interpolation import Knot, forecast_table, knots_of, with_measured
+from threadcast.models.measured import by_case
 
 BEYOND = 1.1
 """How much faster than by linear scaling from one thread an op may be, as several cores have more cache. Of real curves
 one in a thousand is beyond 1.05: sgemm at 1 to 96 threads (1.11 at most), sdot, networks of ncnn."""
+
+
+def measured_or_forecast(
+    observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], model: str,
+    forecast: Callable[[Sequence[int], Sequence[Mapping[Case, Measurement]]], CurveTable],
+) -> CurveTable:  # fmt: skip
+    """The curves of ops at `cases`: measured points where there are any, and elsewhere what `forecast` returns for the
+    rows that lack some, within what the measured points allow. It gets the rows, and what holds now of each."""
+    known = [by_case(measured) for measured in observed]
+    knots = [knots_of(measured_at) for measured_at in known]
+    seconds, low, high = np.ones((3, len(known), len(cases)))
+    table = forecast_table(cases, seconds, low, high, model)
+    wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
+    if wanting:  # the others need no forecast, and many samples take long
+        found = forecast(wanting, [known[row] for row in wanting])
+        for name in ARRAYS:
+            getattr(table, name)[wanting] = getattr(found, name)
+    return with_measured(within_linear_scaling(widened(table, known), knots), knots)
 
 
 def within_linear_scaling(table: CurveTable, knots: Sequence[Mapping[Case, Knot]]) -> CurveTable:
