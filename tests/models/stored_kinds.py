@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -23,10 +22,3 @@ def stored(kind: str) -> dict[str, bytes]:
 
     measurements = measure_all(make_ops(8), machine=Machine.uniform("two", 2))
     return create(kind, **KINDS[kind]).fit(measurements).to_files()
-
-
-def read_from(folder: str) -> dict[str, dict[str, bytes]]:
-    """Files by kind, from a folder of folders."""
-    return {
-        kind.name: {file.name: file.read_bytes() for file in kind.iterdir()} for kind in sorted(Path(folder).iterdir())
-    }

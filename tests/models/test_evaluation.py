@@ -17,7 +17,7 @@ from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
 from threadcast.models.registry_of_kinds import create
 from threadcast.models.roofline import Roofline
-from threadcast.models.splits import new_kind, new_network, new_shape
+from threadcast.models.splits import new_kind, new_shape
 
 OPS = make_ops(18)
 MEASUREMENTS = measure_all(OPS, noise=0.0)
@@ -106,12 +106,6 @@ def test_every_model_is_judged_on_the_same_folds_in_the_order_given():
         (model, fold) for fold in ("add", "mm", "softmax") for model in ("climb", "roofline", "oracle")
     ]
     assert {row.ops for row in result.rows} == {len(OPS)}
-
-
-def test_a_network_is_judged_without_its_shared_ops_in_training():
-    networks = {op.key: {"a"} if i < 9 else {"a", "b"} if i < 12 else {"b"} for i, op in enumerate(OPS)}
-    result = evaluate(MEASUREMENTS, [("oracle", Oracle())], split=new_network(networks), split_name="network")
-    assert {row.fold: row.ops for row in result.by_fold} == {"a": 12, "b": 9}
 
 
 def test_the_models_given_stay_unfitted():

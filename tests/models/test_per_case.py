@@ -143,12 +143,6 @@ def test_an_op_without_its_samples_is_refused_by_name(ols):
         ols.predict(UNSEEN[0], [measure(UNSEEN[0], Case(1, Affinity.SPREAD))], CASES, machine=MACHINE)
 
 
-def test_the_same_seed_gives_the_same_forecasts():
-    few = TRAINING[: 10 * len(CASES)]
-    first, second = (forecast(create("random_forest", seed=5).fit(few), UNSEEN[:3]) for _ in range(2))
-    assert np.array_equal(first, second)
-
-
 @pytest.mark.system
 def test_fitting_side_by_side_gives_the_same_forecasts(ols, worker_processes):
     assert np.array_equal(forecast(create("ols", jobs=2).fit(TRAINING), UNSEEN[:3]), forecast(ols, UNSEEN[:3]))

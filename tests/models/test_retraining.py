@@ -79,13 +79,6 @@ def test_too_few_ops_to_judge_by_are_an_error(measured: list[Measurement], champ
         compete(champion, [m for m in measured if not is_held_out(m.op.key)])
 
 
-def test_what_was_measured_before_a_change_is_neither_learned_from_nor_judged_by(measured: list[Measurement]) -> None:
-    slow = slower(measured, 2.0)
-    assert [m for e in group([*measured, *slow]) for m in e.by_case.values() if len(m.samples) != 5] == []
-    seconds = [m.seconds for entry in group([*measured, *slow]) for m in entry.by_case.values()]
-    assert seconds == [m.seconds for m in slow]
-
-
 def test_ops_are_not_judged_by_cases_that_were_not_measured_since_a_change(
     measured: list[Measurement], champion: LearnedCurve
 ) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.models import synthetic_ops
-from tests.models.synthetic_ops import MACHINE, make_ops, measure, measure_all, true_seconds
+from tests.models.synthetic_ops import MACHINE, make_ops, measure_all, true_seconds
 from threadcast.collector.calibration import Calibration
 from threadcast.core import Affinity, Cache, Case, Machine, Op, Source
 from threadcast.core.errors import ArtefactError, ModelError
@@ -84,13 +84,6 @@ def test_a_calibration_is_kept_by_fit_which_only_finds_the_interval():
 def test_a_machine_without_calibration_is_refused_with_what_to_do():
     with pytest.raises(ModelError, match="--calibrate"):
         Roofline().predict(make_ops(1)[0], [], MACHINE.cases(), machine=MACHINE)
-
-
-def test_measured_points_are_answered_as_they_are():
-    op = make_ops(1)[0]
-    seen = measure(op, FOUR)
-    curve = Roofline(calibrations=[LIMITS]).predict(op, [seen], MACHINE.cases(), machine=MACHINE)
-    assert curve.at(FOUR) == seen.seconds
 
 
 def test_a_stored_interval_that_does_not_enclose_the_forecast_is_refused():

@@ -29,11 +29,6 @@ def test_a_side_by_thread_is_alike_where_it_is_cut_alike():
     assert once[0, rows] != once[1, rows]
 
 
-def test_primes_and_affinities_are_told_apart():
-    found = thread_features([product(48, 64, 480)], CASES)[0]
-    assert len({row.tobytes() for row in found}) == len(CASES)
-
-
 def test_each_feature_has_a_name_that_says_what_it_is():
     described = Op("fft", attributes={"size": 1024.0, "kind": 2.0})
     names = feature_names(("kind", "size"))

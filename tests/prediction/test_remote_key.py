@@ -130,11 +130,3 @@ def test_a_certificate_that_the_context_trusts_is_taken(tls_service: Service, ce
     remote = RemotePredictor(tls_service.url, MACHINE, deadline_s=PATIENT_S, key=KEY, ssl_context=context)
     assert_same(remote.curves(OPS), local().curves(OPS))
     assert tls_service.headers[0]["Authorization"] == f"Bearer {KEY}"
-
-
-def test_the_authorities_of_the_environment_are_trusted(
-    tls_service: Service, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[1]))
-    remote = RemotePredictor(tls_service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False)
-    assert_same(remote.curves(OPS), local().curves(OPS))
