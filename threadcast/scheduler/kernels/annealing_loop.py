@@ -24,23 +24,9 @@ from threadcast.scheduler.kernels.random_moves import (
 )
 from threadcast.scheduler.problem.compressed_rows import CompressedRows
 
-
-class Moves(NamedTuple):
-    """Shares of moves that exchange cores between an op and another beside it (`trade`), that change only an op's
-    thread count (`threads`), and that change its count and its place in the order (`both`); all others change its
-    place.
-
-    `frugality`: cost, in seconds of makespan, of one second of work over the cores; cores that are saved are free for
-    other ops.
-    """
-
-    trade: float
-    threads: float
-    both: float
-    frugality: float
-
-
-ON_EQUAL_CORES, ON_REAL_CORES = Moves(0.15, 0.3, 0.2, 0.3), Moves(0.0, 0.4, 0.2, 0.0)
+THREADS, BOTH = 0.4, 0.2
+"""Shares of moves that change only an op's thread count, and that change its count and its place in the order; all
+others change its place."""
 
 
 class CoreChoices(NamedTuple):
@@ -67,23 +53,17 @@ class _Current(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """A move: `op` had choice `old` and went from place `begin` to `end`; `other` (-1: none) had `other_old`.
-
-    `work`: core-seconds by which the work of all ops has grown.
-    """
+    """A move: `op` had choice `old` and went from place `begin` to `end`."""
 
     op: int
     old: int
     begin: int
     end: int
-    other: int
-    other_old: int
-    work: float
 
 
 @compiled
 def anneal(
-    graph: CoreGraph, options: CoreChoices, moves: Moves, real: bool, order: Ints, choice: Ints, random: RandomState,
+    graph: CoreGraph, options: CoreChoices, real: bool, order: Ints, choice: Ints, random: RandomState,
     cooling: Cooling,
 ) -> float:  # fmt: skip
     """Improve `order` and `choice` in place; return their makespan in seconds, the least that was found.
@@ -103,30 +83,27 @@ def anneal(
         now = assign_cores(graph, order, allotment, np.inf, tried, nowhere)
     else:
         now = insert(order, predecessors, equal, cores, after_s, np.inf, tried_start, profile)
-    work = 0.0
-    for op in range(n):
-        work += allotment.width[op] * allotment.fast[op]
-    best, best_order, best_choice, best_work = now, order.copy(), choice.copy(), work
+    best, best_order, best_choice = now, order.copy(), choice.copy()
     copy_to(start, tried_start)
     on_chain = critical_chain(seconds, start, now, random, chain)
     for number in range(cooling.moves):
         if best <= cooling.enough_s:
             break
         temperature = cooling.first_s * (cooling.last_s / cooling.first_s) ** (number / cooling.moves)
-        move = _moved(graph, options, moves, current, some_op(n, chain, on_chain, random), work, random)
+        move = _moved(graph, options, current, some_op(n, chain, on_chain, random), random)
         if move.end == move.begin and choice[move.op] == move.old:
             continue
-        limit_s = now - moves.frugality * (move.work - work) / cores - temperature * math.log(1.0 - draw(random))
+        limit_s = now - temperature * math.log(1.0 - draw(random))
         if real:
             found = assign_cores(graph, order, allotment, limit_s, tried, nowhere)
         else:
             found = insert(order, predecessors, equal, cores, after_s, limit_s, tried_start, profile)
         if found <= limit_s:
             changed = found != now
-            now, work = found, move.work
+            now = found
             copy_to(start, tried_start)
-            if now < best or (moves.frugality > 0.0 and now == best and work < best_work):
-                best, best_work = now, work
+            if now < best:
+                best = now
                 copy_to(best_order, order)
                 copy_to(best_choice, choice)
             if changed:
@@ -145,7 +122,6 @@ def _current(options: CoreChoices, order: Ints, choice: Ints) -> _Current:
     allotment = CoreAllotment(np.empty(n, dtype=np.int64), np.empty(n), np.empty(n), np.empty(n, dtype=np.bool_))
     current = _Current(order, place, choice, allotment, np.empty(n))
     for op in range(n):
-        allotment.width[op], allotment.fast[op] = 0, 0.0
         _choose(options, current, op, int(choice[op]))
         place[order[op]] = op
     return current
@@ -166,64 +142,29 @@ def _least_after(graph: CoreGraph, options: CoreChoices, order: Ints) -> Floats:
 
 
 @inlined
-def _moved(
-    graph: CoreGraph, options: CoreChoices, moves: Moves, current: _Current, op: int, work: float, random: RandomState
-) -> _Move:
-    """Change the thread count or the place of `op`, or both; `work` are all core-seconds before."""
-    choice, place, allotment = current.choice, current.place, current.allotment
+def _moved(graph: CoreGraph, options: CoreChoices, current: _Current, op: int, random: RandomState) -> _Move:
+    """Change the thread count or the place of `op`, or both."""
+    choice, place = current.choice, current.place
     old, begin, end = int(choice[op]), int(place[op]), int(place[op])
-    other, other_old = -1, 0
     kind = draw(random)
-    if options.choices[op] > 1 and kind < moves.threads + moves.both + moves.trade:
-        new = other_choice(old, options.choices[op], random)
-        if kind < moves.trade:
-            other = _beside(op, current.start, allotment.fast, int(draw(random) * len(place)))
-        if other >= 0:
-            other_old = int(choice[other])
-            room = allotment.width[op] + allotment.width[other] - options.width[op, new]
-            work += _choose(options, current, other, _widest(options, other, room))
-        work += _choose(options, current, op, new)
-    if kind >= moves.threads + moves.trade or options.choices[op] == 1:
+    if options.choices[op] > 1 and kind < THREADS + BOTH:
+        _choose(options, current, op, other_choice(old, options.choices[op], random))
+    if kind >= THREADS or options.choices[op] == 1:
         end = some_place(op, graph.predecessors, graph.successors, place, random)
         if end != begin:
             shift(current.order, place, begin, end)
-    return _Move(op, old, begin, end, other, other_old, work)
+    return _Move(op, old, begin, end)
 
 
 @inlined
 def _undo(options: CoreChoices, current: _Current, move: _Move) -> None:
     shift(current.order, current.place, move.end, move.begin)
     _choose(options, current, move.op, move.old)
-    if move.other >= 0:
-        _choose(options, current, move.other, move.other_old)
 
 
 @inlined
-def _choose(options: CoreChoices, current: _Current, op: int, new: int) -> float:
-    """Give `op` its choice number `new`; return by how many core-seconds its work grows."""
+def _choose(options: CoreChoices, current: _Current, op: int, new: int) -> None:
+    """Give `op` its choice number `new`."""
     width, fast, slow, spread = current.allotment
-    grows = options.width[op, new] * options.fast[op, new] - width[op] * fast[op]
     current.choice[op], width[op], spread[op] = new, options.width[op, new], options.spread[op, new]
     fast[op], slow[op] = options.fast[op, new], options.slow[op, new]
-    return float(grows)
-
-
-@inlined
-def _beside(op: int, start: Floats, seconds: Floats, begin: int) -> int:
-    """An op that runs at the same time as `op` for a while, searched from number `begin` on; -1 where there is none."""
-    n = len(start)
-    for k in range(n):
-        other = (begin + k) % n
-        if other != op and start[other] < start[op] + seconds[op] and start[op] < start[other] + seconds[other]:
-            return other
-    return -1
-
-
-@inlined
-def _widest(options: CoreChoices, op: int, room: int) -> int:
-    """The op's widest choice of at most `room` cores; its narrowest where there is none."""
-    best = 0
-    for c in range(1, options.choices[op]):
-        if options.width[op, c] <= room:
-            best = c
-    return best

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from threadcast.scheduler.kernels.annealing_loop import ON_EQUAL_CORES, CoreChoices, anneal
+from threadcast.scheduler.kernels.annealing_loop import CoreChoices, anneal
 from threadcast.scheduler.kernels.core_assignment import CoreGraph
 from threadcast.scheduler.kernels.insertion import empty_profile, insert
 from threadcast.scheduler.kernels.instance import Allotment, Floats, Instance, Ints
@@ -47,7 +47,7 @@ def annealed(
             break
         steps = cooling(best_s, chunk, first=FIRST, moves=moves // CHUNKS, enough_s=enough_s)
         with np.errstate(over="ignore"):  # the random numbers' product, where it is not compiled
-            anneal(graph, options, ON_EQUAL_CORES, False, order, choice, random, steps)
+            anneal(graph, options, False, order, choice, random, steps)
         order, best_s = justified(instance, order, choice)
     start = np.empty(instance.n_ops)
     _insert(instance, order, instance.allotment(choice), start)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from threadcast.core import Affinity, Case, Placement
-from threadcast.scheduler.kernels.annealing_loop import ON_REAL_CORES, CoreChoices, anneal
+from threadcast.scheduler.kernels.annealing_loop import CoreChoices, anneal
 from threadcast.scheduler.kernels.compiled import COMPILED, UNCOMPILED
 from threadcast.scheduler.kernels.core_assignment import (
     CoreAllotment,
@@ -117,7 +117,7 @@ class CoreLayout:
                 break
             steps = cooling(best_s, chunk, first=FIRST, moves=moves // CHUNKS, enough_s=enough_s)
             with np.errstate(over="ignore"):  # the random numbers' product, where it is not compiled
-                best_s = anneal(self._graph, options, ON_REAL_CORES, True, order, choice, random, steps)
+                best_s = anneal(self._graph, options, True, order, choice, random, steps)
         return CoreSequence(float(best_s), order, columns[row[:, 0], choice])
 
     def _allotment(self, position: Ints) -> CoreAllotment:
