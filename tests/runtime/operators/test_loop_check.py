@@ -86,24 +86,20 @@ def test_loops_are_tried_in_their_own_type_whatever_the_default_is(dtype: torch.
 
 
 def test_one_wrong_element_is_enough() -> None:
-    x, y = torch.ones(40, 50), torch.ones(40, 50)
-    chains: tuple[tuple[Callable[..., Tensor], bool], ...] = (
-        (lambda x, y: (x * y).exp(), True), (lambda x, y: (x * y).div(y, rounding_mode="floor"), False)
-    )  # fmt: skip
-    for chain, found in chains:
-        clusters = Clusters(capture_forward(chain, x, y))
-        kernel = kernel_of(clusters, clusters.groups[0])
-        (operator,) = fuse._operators.of([kernel])
+    x = torch.ones(40, 50)
+    clusters = Clusters(capture_forward(lambda x, y: (x * y).exp(), x, x))
+    kernel = kernel_of(clusters, clusters.groups[0])
+    (operator,) = fuse._operators.of([kernel])
 
-        def nearly(*inputs: Tensor, operator: Callable[..., Tensor] = operator) -> Tensor:
-            result = operator(*inputs).clone()
-            result.view(-1)[-1] += 0.5
-            return result
+    def nearly(*inputs: Tensor) -> Tensor:
+        result: Tensor = operator(*inputs).clone()
+        result.view(-1)[-1] *= 1.0001
+        return result
 
-        wanted = [Ref(clusters.program.slot_of(i)) for i in kernel.nodes]
-        inputs = [torch.rand(40, 50) + 1 for _ in kernel.inputs]
-        assert loop_check._compare(clusters, kernel, wanted, operator, inputs) is None
-        assert (loop_check._compare(clusters, kernel, wanted, nearly, inputs) is not None) == found
+    wanted = [Ref(clusters.program.slot_of(i)) for i in kernel.nodes]
+    inputs = [torch.rand(40, 50) + 1 for _ in kernel.inputs]
+    assert loop_check._compare(clusters, kernel, wanted, operator, inputs) is None
+    assert loop_check._compare(clusters, kernel, wanted, nearly, inputs) is not None
 
 
 def test_nodes_that_only_a_refused_group_computed_itself_are_there_again(monkeypatch: pytest.MonkeyPatch) -> None:

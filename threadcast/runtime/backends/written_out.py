@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from threadcast.runtime.backends import constant_rows
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.backends.program_values import constants, is_written
-from threadcast.runtime.operators.out_of_place import returning
 
 aten = torch.ops.aten
 
@@ -79,12 +78,26 @@ def _returning(graph: fx.Graph) -> dict[fx.Node, OpOverload]:
     """The nodes that write to a new tensor which nothing else uses from then on, with operators that return another."""
     at, found = {node: i for i, node in enumerate(graph.nodes)}, dict[fx.Node, OpOverload]()
     for node in graph.nodes:
-        other, first = returning(node.target), node.args[0] if node.args else None
+        other, first = _operator_returning(node.target), node.args[0] if node.args else None
         if other is None or not isinstance(first, fx.Node) or not (first in found or _is_new(first)):
             continue
         if all(user is node or (at[user] < at[node] and _is_new(user)) for user in first.users):
             found[node] = other
     return found
+
+
+def _operator_returning(target: Any) -> OpOverload | None:
+    """The operator that returns what `target` writes; None where that does not write in place."""
+    if not isinstance(target, OpOverload) or not target._schema.name.endswith("_"):
+        return None
+    packet = getattr(aten, target._schema.name.removeprefix("aten::").removesuffix("_"), None)
+    others = [] if packet is None else [getattr(packet, name) for name in packet.overloads()]
+    return next((other for other in others if _types(other) == _types(target)), None)
+
+
+def _types(called: OpOverload) -> list[str]:
+    """The types of an operator's arguments: that of `pow_.Scalar` has those of `pow.Tensor_Scalar`."""
+    return [str(argument.type) for argument in called._schema.arguments]
 
 
 def _is_new(node: fx.Node) -> bool:

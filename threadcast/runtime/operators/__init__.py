@@ -16,7 +16,7 @@ they stay only where they are clearly faster on this processor. Loops round wher
 most have the same bits; the first step by each plan is compared in any case (`check`).
 
 Operators are defined with the dispatcher (`threadcast::...`), so that engines, forecasts and traces treat them as all
-others. `replacing` changes a program node by node; `out_of_place` takes writes in place out of the way of fusing.
+others. `replacing` changes a program node by node.
 
 To add an operator: say what it replaces and prove it as the others do; then time it as products; then let `fuse` put
 it in.

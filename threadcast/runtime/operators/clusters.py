@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch._ops import OpOverload
@@ -20,7 +19,6 @@ from threadcast.capture.graph.dependencies import may_be_written, memories, orde
 from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
-from threadcast.runtime.operators.out_of_place import may_be_out_of_place, out_of_place
 from threadcast.runtime.operators.parts import Part, bases, part_of
 from threadcast.runtime.operators.pointwise import CONDITIONS, ONEDNNS, ONEDNNS_MOST, formula, literal, named
 
@@ -68,17 +66,6 @@ class Clusters:
     Once the groups are fused, `before[i]` are the nodes that node i waits for, `readers[slot]` are the nodes that read
     a slot, and `unneeded` are the nodes whose results nothing reads. Nodes of `without` are in no group.
     """
-
-    @classmethod
-    def of(cls, captured: Captured, *, without: frozenset[int] = frozenset()) -> Self:
-        """Return the groups where nodes that write in place, and can be fused, return new tensors."""
-        chosen = may_be_out_of_place(captured) - without
-        while True:
-            found = cls(out_of_place(captured, chosen), without=without)
-            grouped = {i for group in found.groups for i in group}
-            if chosen <= grouped:
-                return found
-            chosen &= grouped
 
     def __init__(self, captured: Captured, *, without: frozenset[int] = frozenset()) -> None:
         self.captured, self.program, self.graph = captured, captured.program, captured.graph

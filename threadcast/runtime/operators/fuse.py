@@ -31,7 +31,7 @@ _logger = logging.getLogger("threadcast")
 
 def loops_of(captured: Captured) -> list[Kernel]:
     """Return the loops that `fused` compiles first."""
-    clusters = Clusters.of(with_edge_sums(captured))
+    clusters = Clusters(with_edge_sums(captured))
     return [kernel_of(clusters, group) for group in clusters.groups]
 
 
@@ -47,7 +47,7 @@ def fused(captured: Captured) -> Captured | None:
     refused: frozenset[int] = frozenset()
     summed = with_edge_sums(captured)
     ours = with_products(summed)
-    while (clusters := Clusters.of(ours, without=refused)).groups:
+    while (clusters := Clusters(ours, without=refused)).groups:
         kernels = [kernel_of(clusters, group) for group in clusters.groups]
         operators = _operators.of(kernels)
         wrong = frozenset(i for group in _differing(clusters, kernels) for i in group)

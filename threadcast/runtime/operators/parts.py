@@ -12,7 +12,14 @@ from threadcast.capture.graph.program import Program
 from threadcast.capture.graph.rewriting import VIEWS
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
-from threadcast.runtime.operators.out_of_place import APART
+
+aten = torch.ops.aten
+
+APART = {
+    aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int, aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default, aten.unsafe_chunk.default,
+}  # fmt: skip
+"""Operators that return several views of a tensor, or copies that nothing else shares."""
 
 
 class Part(NamedTuple):
