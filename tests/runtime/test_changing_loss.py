@@ -237,43 +237,6 @@ def test_an_annealed_loss_is_right_at_every_step_and_captured_again_when_it_stan
         assert [report.reason for report in step.reports] == [""]
 
 
-def test_what_a_loss_does_not_read_may_change_with_every_step() -> None:
-    holder, model = Holder(), line()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with closing(threadcast.optimize_training(model, holder.loss, optimizer, cores=1)) as step:
-        step(*numbers(0))
-        first = step.reports[0]
-        for seed in range(5):
-            holder.steps += 1
-            globals()["unrelated"] = seed
-            step(*numbers(seed))
-        assert step.reports[0] is first
-
-
-def test_a_loss_that_counts_its_calls_runs_as_pytorch_does() -> None:
-    calls = 0
-
-    def loss(found: Tensor, wanted: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        return mse_loss(found, wanted) / calls
-
-    mine, eager = line(), line()
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (mine, eager)]
-
-    def both(seed: int) -> bool:
-        x, y = numbers(seed)
-        wanted = eager_step(eager, lambda a, b: mse_loss(a, b) / (seed + 1), optimizers[1], x, y)
-        return torch.allclose(step(x, y), wanted)
-
-    with closing(threadcast.optimize_training(mine, loss, optimizers[0], cores=1)) as step:
-        assert both(0)
-        with pytest.warns(UserWarning, match=r"calls \(a variable of loss\) is set in every call"):
-            assert both(1)
-        assert all(map(both, range(2, 14)))
-    assert calls == 14
-
-
 @pytest.mark.parametrize(
     ("source", "reason"),
     [(iter(range(1, 99)), "a range_iterator"), (random.Random(0), "a random.Random"), (list(range(30_000)), "20000")],
@@ -331,24 +294,3 @@ def test_a_model_that_reads_another_value_answers_by_it(change: Callable[[Config
             model.config.unused = step
             torch.testing.assert_close(call(x), model(x))
         assert call.reports[0].reason == ""
-
-
-def test_patience_ends_with_quick_changes_and_comes_back() -> None:
-    patience = Patience()
-    assert patience.after(changed=False)
-    assert patience.after(changed=True)
-    assert patience.rest == 0
-    assert [patience.after(changed=changed) for changed in (True, False, False)] == [False, False, True]
-    rests = []
-    for _ in range(6):
-        assert not patience.after(changed=True)
-        rests.append(patience.rest)
-        if patience.rest:
-            assert not patience.after(changed=True), "what changed in the rest does not count"
-    assert rests == [0, 0, 0, *(Patience.LEAST_REST * n for n in (1, 2, 4))]
-    looks = [patience.after(changed=False) for _ in range(Patience.SOON)]
-    assert looks == [False] * (Patience.SOON - 1) + [True]
-    assert patience.rest == 0
-    assert patience.after(changed=True), "what has stood still for long is captured at once when it changes"
-    patience.exhaust()
-    assert patience.rest == Patience.LEAST_REST

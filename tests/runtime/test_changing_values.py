@@ -269,16 +269,3 @@ def test_equal_values_that_each_call_assigns_hinder_no_plan() -> None:
             torch.testing.assert_close(call(x), x * 2)
             assert (model.size, model.shape) == (x.numel() * 1000, x.shape)
         assert isinstance(call._optimized._last, Tuning)
-
-
-@pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
-def test_a_schedule_of_rates_is_no_value_that_changes() -> None:
-    model = nn.Linear(3, 3).double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=40)
-    with closing(threadcast.optimize_training(model, mse_loss, optimizer, cores=1)) as step:
-        for seed in range(20):
-            step(numbers(seed), numbers(seed + 1))
-            schedule.step()
-        assert isinstance(step._optimized._last, Tuning)
-        assert step.reports[0].reason == ""

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.waiting import attempts
-from threadcast.runtime.calls.conditions import AutocastContexts
 
 HALVES = [torch.bfloat16, torch.float16]
 CALLS = 60
@@ -175,18 +174,6 @@ def test_training_in_half_precision_is_planned(network: str, dtype: torch.dtype)
         assert ran_by_a_plan(step)
         assert last < first
         assert all(parameter.dtype is dtype for parameter in model.parameters())
-
-
-def test_contexts_of_autocast_are_told_apart() -> None:
-    contexts, numbers = AutocastContexts(), []
-    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
-        with torch.autocast("cpu", dtype):
-            first = contexts.number()
-            assert [contexts.number() for _ in range(3)] == [first] * 3
-            with torch.inference_mode():
-                assert contexts.number() == first
-            numbers.append(first)
-    assert len(set(numbers)) == 3
 
 
 def test_weights_that_are_written_to_between_calls_in_one_autocast_context_are_refused_aloud() -> None:

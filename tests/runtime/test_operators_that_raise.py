@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -194,29 +193,3 @@ def test_a_model_that_often_catches_is_left_to_pytorch_with_the_reason(pair: Any
     _same(_values(state), _values(wanted))
     assert [report.runs for report in fast.reports] == ["default"]
     assert "LinAlgError" in fast.reports[0].reason
-
-
-def test_classes_out_of_range_leave_running_statistics_as_pytorch_does() -> None:
-    """The loss raises, after layers that have counted the batch."""
-    torch.manual_seed(0)
-    mine = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).double()
-    eager = copy.deepcopy(mine)
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (mine, eager)]
-    x = torch.randn(8, 4).double()
-
-    def by_eager(target: Tensor) -> Tensor:
-        optimizers[1].zero_grad()
-        loss = nn.functional.cross_entropy(eager(x), target)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizers[1].step()
-        return loss.detach()
-
-    with closing(threadcast.optimize_training(mine, nn.functional.cross_entropy, optimizers[0])) as step:
-        target = torch.arange(8) % 4
-        run_until_settled(step, lambda _: _same(step(x, target), by_eager(target)))
-        assert step.reports[0].runs == "plan"
-        for run in (lambda one: step(x, one), by_eager):
-            with pytest.raises(IndexError, match="Target 100 is out of bounds"):
-                run(target + 100)
-        _same(mine.state_dict(), eager.state_dict())
-        _same(step(x, target), by_eager(target))

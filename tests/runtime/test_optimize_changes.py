@@ -106,29 +106,6 @@ def test_state_of_layers_that_were_exchanged_refuses_no_plan(trained: Any) -> No
     assert len(my_optimizer.state) == len(eager_optimizer.state)
 
 
-def test_another_batch_size_is_another_kind_of_step(trained: Any) -> None:
-    step, mine, _, eager, eager_optimizer = trained
-    for seed, size in enumerate([4, 7, 4, 7]):
-        x, y = batch(seed, size)
-        torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
-    same_state(mine, eager)
-    assert len(step.reports) == 2
-
-
-def test_hooks_are_called(trained: Any) -> None:
-    step, mine, *_ = trained
-    called: list[int] = []
-    x, y = batch(0)
-    step(x, y)
-    handle = mine.mix.register_forward_hook(lambda *_: called.append(1))
-    with pytest.warns(UserWarning, match="hooks on module Linear"):
-        step(x, y)
-    assert len(called) == 2
-    handle.remove()
-    step(x, y)
-    assert len(called) == 2
-
-
 @pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
 @pytest.mark.parametrize("options", [{}, {"keep_grads": True}], ids=str)
 def test_fused_updates_count_for_weights_that_another_call_has_reordered(options: dict[str, Any]) -> None:

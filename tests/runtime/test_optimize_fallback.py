@@ -21,7 +21,6 @@ from threadcast.runtime.calls.shared_learning import budget
 from threadcast.runtime.doors import optimized_call
 from threadcast.runtime.tuner.looks import Looks
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.watching.model import Patience
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
@@ -131,35 +130,6 @@ def test_models_that_learn_at_the_same_time_leave_the_share_of_parts_as_it_was(m
             second.enter_context(other._optimized.hurry())
             first.close()
         assert not budget(0.05).unlimited
-
-
-class Annealed(nn.Module):
-    """Has a public number that its owner changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.factor = nn.Linear(3, 3), 1.0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.layer(x) * self.factor
-        return result
-
-
-def test_an_annealed_number_runs_as_before_with_a_warning_and_has_a_plan_once_it_stays() -> None:
-    model, x = Annealed(), torch.ones(4, 3)
-
-    def anneal(call: Any) -> None:
-        for n in range(30):
-            model.factor = 1 - 0.01 * n
-            torch.testing.assert_close(call(x), model(x))
-
-    with closing(threadcast.optimize(model)) as call:
-        with pytest.warns(UserWarning, match=r"Annealed.factor changes from call to call"):
-            anneal(call)
-        assert [report.runs for report in call.reports] == ["default"]
-        for _ in range(2 * Patience.LEAST_REST):
-            torch.testing.assert_close(call(x), model(x))
-        assert [report.reason for report in call.reports] == [""]
 
 
 class Symmetric(nn.Module):

@@ -19,7 +19,6 @@ from tests.waiting import eventually
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Core, Machine, Plan
-from threadcast.core.errors import ExecutionError
 from threadcast.malleable.limits import Limits
 from threadcast.malleable.thread_masks import ThreadMasks
 from threadcast.runtime.engine.engine import Engine
@@ -213,14 +212,6 @@ def test_a_closed_engine_has_no_threads_whatever_plans_it_had(captured: Captured
         engine.run(captured.bind())
     engine.close()
     assert eventually(lambda: len(thread_ids()) <= before)
-
-
-def test_a_closed_engine_is_not_changed(captured: Captured, machine: Machine) -> None:
-    plan = make_random_plan(captured.graph, ids(machine), seed=0)
-    engine = Engine(captured, plan, machine)
-    engine.close()
-    with pytest.raises(ExecutionError, match="closed"):
-        engine.change(plan, machine, machine.cores)
 
 
 @pytest.fixture(autouse=True)

@@ -167,3 +167,17 @@ def test_two_engines_run_at_once_from_two_threads(machine: Machine) -> None:
     engines = [Engine(one, plans(one, machine)[0], machine) for one in captured]
     for one, found in zip(captured, run_in_threads(engines, captured, runs=5), strict=True):
         assert equal(found, [one.run()] * 5)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_an_lstm_without_gradients_has_the_bits_of_no_grad(machine: Machine, enabled: bool) -> None:
+    """Its kernels look at whether gradients are enabled: they find what they find in eager PyTorch, whoever calls."""
+    torch.manual_seed(0)
+    model, x = torch.nn.LSTM(8, 8, batch_first=True).eval(), torch.randn(2, 5, 8)
+    with torch.no_grad():
+        wanted = model(x)[0]
+        captured = capture_forward(lambda x: model(x)[0], x)
+    with Engine(captured, plans(captured, machine)[1], machine) as engine, torch.set_grad_enabled(enabled):
+        assert torch.equal(engine.run(captured.bind(x)), wanted)
+        assert torch.equal(captured.run(x), wanted)
+        assert torch.is_grad_enabled() is enabled

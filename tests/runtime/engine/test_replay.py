@@ -80,24 +80,6 @@ def test_any_interleaving_keeps_order_and_cores(graph: OpGraph, seed: int, cores
         assert replay.teams[team] == Team(tuple(sorted(placed.cores)), placed.threads, placed.hardware_thread)
 
 
-@settings(max_examples=150, deadline=None)
-@given(graphs(), st.integers(0, 2**32), st.sampled_from([(0,), (0, 1), (4, 5, 6)]))
-def test_ops_share_a_core_only_where_the_plan_has_them_side_by_side(
-    graph: OpGraph, seed: int, cores: tuple[int, ...]
-) -> None:
-    plan = make_random_plan(graph, cores, seed=seed, max_factor=3)
-    placed = [plan.by_id()[op_id] for op_id in graph.ids]
-    running: set[int] = set()
-    for what, op in run_somehow(arrange(plan, graph), random.Random(seed)):
-        if what == "finish":
-            running.remove(op)
-            continue
-        for other in running:
-            apart = placed[other].duration_s and placed[other].finish_s <= placed[op].start_s
-            assert not apart or set(placed[op].cores).isdisjoint(placed[other].cores)
-        running.add(op)
-
-
 def chain(n: int) -> OpGraph:
     return OpGraph(tuple(f"op{i}" for i in range(n)), (Op("mul"),) * n, tuple(Edge(i, i + 1) for i in range(n - 1)))
 

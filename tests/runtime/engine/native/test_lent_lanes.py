@@ -6,7 +6,6 @@ import _ctypes
 import ctypes
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.runtime.compiler import needs_compiler
-from tests.waiting import HANGS_S, eventually
+from tests.waiting import eventually
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Placement, Plan
@@ -134,31 +133,8 @@ def test_after_a_step_the_threads_of_an_operator_have_cores_of_their_own(
     in_a_thread(work)
 
 
-def test_more_threads_than_lanes_are_openmps(engine: Engine, captured: Captured) -> None:
-    def work() -> set[int]:
-        torch.set_num_threads(5)
-        engine.run(captured.bind())
-        return workers_of(lambda: X * 2)
-
-    assert len(in_a_thread(work)) == 4
-
-
 def lanes() -> set[int]:
     return {thread for thread in thread_ids() if name_of(thread).startswith("tc-cpu")}
-
-
-def test_lanes_that_are_lent_end_with_the_engine(captured: Captured, machine: Machine) -> None:
-    def work() -> None:
-        before = lanes()
-        engine = wide_engine(captured, machine)
-        engine.run(captured.bind())
-        assert torch.equal(X * 2, X + X)
-        assert lanes() - before
-        engine.close()
-        assert eventually(lambda: not lanes() - before)
-        assert torch.equal(X * 2, X + X)
-
-    in_a_thread(work)
 
 
 def test_operators_run_on_lanes_for_as_long_as_their_lender_lives(machine: Machine) -> None:
@@ -213,38 +189,6 @@ def test_lanes_take_small_numbers_for_zero_where_the_calling_thread_does(
     assert (by_step == 0).all() == flushes
     assert torch.equal(by_step == 0, after_it == 0)
     assert len((by_step == 0).unique()) == 1
-
-
-FORK = """
-import os, signal
-import torch
-from threadcast.capture.graph.capture import capture_forward
-from threadcast.core import Placement, Plan, read_machine
-from threadcast.runtime.engine.engine import Engine
-from threadcast.threads.openmp import end_idle_workers
-
-machine = read_machine()
-machine = machine.limited_to([core.id for core in machine.cores[:2]])
-cores = tuple(core.id for core in machine.cores)
-captured = capture_forward(lambda x: x.sin() + x.cos(), torch.randn(64))
-ops = (Placement(op, cores, len(cores), float(i), i + 1.0) for i, op in enumerate(captured.graph.ids))
-torch.set_num_threads(len(cores))
-x = torch.randn(1 << 20)
-with Engine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as engine:
-    engine.run(captured.bind())
-    end_idle_workers()  # libgomp would wait for its workers, which stay in the parent, too
-    child = os.fork()
-    if child == 0:
-        signal.alarm(500)
-        (x * 2).sum()  # the lanes are the parent's
-        os._exit(7)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_forked_child_has_no_lanes() -> None:
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=HANGS_S, check=False)
-    assert done.stdout == "7\n", done.stderr
 
 
 _SOURCE = """

@@ -153,17 +153,16 @@ def test_threads_sleep_between_steps(captured: Captured, machine: Machine) -> No
         assert eventually(lambda: all(map(is_asleep, set(thread_ids()) - {threading.get_native_id()})))
 
 
-def test_nothing_leaks_over_100_engines(captured: Captured, machine: Machine) -> None:
+@pytest.mark.parametrize("closed", [True, False])
+def test_engines_that_are_closed_or_garbage_end_their_threads(
+    closed: bool, captured: Captured, machine: Machine
+) -> None:
     before = threads_without_pool()
-    for _ in range(100):
-        with Engine(captured, wide(captured, machine), machine) as engine:
-            engine.run(captured.bind())
-    assert threads_are(before)
-
-
-def test_an_engine_that_is_garbage_ends_its_threads(captured: Captured, machine: Machine) -> None:
-    before = threads_without_pool()
-    engine = Engine(captured, wide(captured, machine), machine)
+    for _ in range(50 if closed else 1):
+        engine = Engine(captured, wide(captured, machine), machine)
+        engine.run(captured.bind())
+        if closed:
+            engine.close()
     del engine
     gc.collect()
     assert threads_are(before)
@@ -175,6 +174,8 @@ def test_a_closed_engine_says_so_and_may_be_closed_again(captured: Captured, mac
     engine.close()
     with pytest.raises(ExecutionError, match="closed"):
         engine.run(captured.bind())
+    with pytest.raises(ExecutionError, match="closed"):
+        engine.change(engine.plan, machine, machine.cores)
 
 
 def test_cores_that_the_machine_lacks_are_refused(captured: Captured, machine: Machine) -> None:
