@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -235,23 +234,6 @@ def test_an_annealed_loss_is_right_at_every_step_and_captured_again_when_it_stan
         assert [report.runs for report in step.reports] == ["default"], "nothing is captured for a single step"
         both(range(18, 18 + 2 * Patience.LEAST_REST))
         assert [report.reason for report in step.reports] == [""]
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [(iter(range(1, 99)), "a range_iterator"), (random.Random(0), "a random.Random"), (list(range(30_000)), "20000")],
-)
-def test_a_loss_that_reads_what_cannot_be_watched_runs_as_pytorch_does(source: Any, reason: str) -> None:
-    def loss(found: Tensor, wanted: Tensor) -> Tensor:
-        value = mse_loss(found, wanted)
-        return value * (next(source) if hasattr(source, "__next__") else 1)
-
-    model = line()
-    step = threadcast.optimize_training(model, loss, torch.optim.SGD(model.parameters(), lr=0.0))
-    with pytest.warns(UserWarning, match=f"it reads .*{reason}"):
-        values = [float(step(*numbers(0))) for _ in range(3)]
-    if "iterator" in reason:
-        assert values[1:] == pytest.approx([2 * values[0], 3 * values[0]])
 
 
 class Configured(nn.Module):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
@@ -104,32 +103,3 @@ def test_numbers_that_become_0_or_cease_to_be_it_are_honoured() -> None:
                 step(x, y)
                 train_eagerly(eager, eager_optimizer, x, y)
             moved_alike(start, model, eager)
-
-
-class Counting(nn.Module):
-    """Has an attribute that its first call sets, as a cache."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 3)
-        self.factor: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.factor is None:
-            self.factor = torch.ones(3)
-        result: Tensor = self.layer(x) * self.factor
-        return result
-
-
-def test_an_example_does_not_count_as_a_first_call() -> None:
-    model = Counting()
-    x, y = batch(0, torch.float32)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with (
-        closing(threadcast.optimize_training(model, cross_entropy, optimizer, x, y)) as step,
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("error")
-        step(x, y)
-        step(x, y)
-        assert [report.reason for report in step.reports] == [""]

@@ -182,15 +182,6 @@ def test_a_captured_call_that_writes_nothing_counts_none_and_one_that_writes_to_
     assert x._version > before
 
 
-def test_copied_weights_are_stale_when_a_plan_trains_them() -> None:
-    model, (x, y) = network(), numbers(0)
-    versions = WeightVersions(held_tensors(capture_forward(model, x)))
-    step = capture_training(model, mse_loss, torch.optim.Adam(model.parameters()), (x,), y)
-    assert versions.unchanged()
-    step.run()
-    assert not versions.unchanged()
-
-
 class _CopyingBackend:
     """A search that finds a backend at once, which keeps a copy of the weights and takes no time at all."""
 
@@ -228,13 +219,10 @@ class _CopyingBackend:
         """Nothing to end."""
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
-def test_training_and_inference_of_one_model_by_turns_are_as_eager(
-    optimizer: Callable[[Any], torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_and_inference_of_one_model_by_turns_are_as_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimize_file, "BackendSearch", _CopyingBackend)
     mine, eager = network().double(), network().double()
-    optimizers = [optimizer(model.parameters()) for model in (mine, eager)]
+    optimizers = [torch.optim.Adam(model.parameters(), lr=0.01) for model in (mine, eager)]
     x = numbers(99)[0].double()
     with (
         closing(threadcast.optimize_training(mine, mse_loss, optimizers[0], cores=1)) as step,

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import threadcast
-from tests.runtime.small_training import batch, net, run_until_settled, same_state, train_eagerly
+from tests.runtime.small_training import batch, run_until_settled, same_state, train_eagerly
 from threadcast.core import Case, Edge, Machine, Op, OpGraph, TensorSpec, Trace
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.doors.traced_step import TracedStep, timeline_page
@@ -75,17 +74,6 @@ def test_training_goes_on_after_a_timeline_as_if_there_had_been_none(trained: An
     same_state(mine, eager)
     for one, other in zip(my_optimizer.state.values(), eager_optimizer.state.values(), strict=True):
         torch.testing.assert_close(one["momentum_buffer"], other["momentum_buffer"], rtol=1e-8, atol=1e-10)
-
-
-@usual
-def test_a_timeline_leaves_gradients_of_another_model_of_the_optimizer(tmp_path: Path) -> None:
-    model, other = net(), nn.Linear(2, 2)
-    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.05)
-    with closing(threadcast.optimize_training(model, cross_entropy, optimizer)) as step:
-        run_until_settled(step, lambda seed: step(*batch(seed)))
-        gradient = other.weight.grad = torch.ones(2, 2)
-        step.timeline(tmp_path / "step.html")
-        assert other.weight.grad is gradient
 
 
 @usual

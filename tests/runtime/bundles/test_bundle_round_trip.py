@@ -47,16 +47,6 @@ def test_everything_comes_back_in_other_folders(tmp_path: Path, monkeypatch: pyt
     assert loaded.bundle.sha256 == saved.sha256 == hashlib.sha256((tmp_path / "bundle").read_bytes()).hexdigest()
 
 
-def test_loading_twice_adds_nothing(tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = move_to(tmp_path / "other", monkeypatch)
-    load(bundle, other, trust=True)
-    before = files_below(tmp_path / "other")
-    again = load(bundle, other, trust=True)
-    assert (again.written, len(again.present), again.measurements) == ([], 10, 0)
-    assert files_below(tmp_path / "other") == before
-    assert len(measurements(other)) == 2
-
-
 def test_what_the_store_has_from_elsewhere_is_not_added_again(
     tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

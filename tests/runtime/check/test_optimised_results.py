@@ -120,15 +120,3 @@ def test_every_network_passes_its_verified_steps(
         for _ in range(2):
             call(*workload.inputs)
         assert call.reports[0].runs == "measuring", call.reports[0].reason
-
-
-@pytest.mark.parametrize("name", ["lenet", "lstm", "dcgan_discriminator", "transformer"])
-def test_settled_plans_of_networks_pass_every_fifth_step(name: str, plans_win: None) -> None:
-    workload = networks.load(name, size="tiny", batch=2)
-    assert workload.loss is not None
-    optimizer = torch.optim.AdamW(workload.model.train().parameters(), lr=0.01)
-    with closing(threadcast.optimize_training(workload.model, workload.loss, optimizer, cores=1)) as step:
-        run_until_settled(step, lambda _: step(*workload.inputs, workload.target))
-        assert step.reports[0].runs == "plan", step.reports[0].reason
-        for _ in range(10):
-            step(*workload.inputs, workload.target)

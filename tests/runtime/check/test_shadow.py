@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from tests.runtime.check.wrong_kernels import with_wrong_kernel
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_forward, capture_training
@@ -41,15 +40,13 @@ class Net(nn.Module):
 class Step:
     """A training step of a small network with a plan, and what shadows need to know of it."""
 
-    def __init__(self, machine: Machine, *, wrong: str | None = None) -> None:
+    def __init__(self, machine: Machine) -> None:
         torch.manual_seed(0)
         self.model = Net()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.arguments = torch.randn(6, 8), torch.randn(6, 4)
         x, y = self.arguments
         self.captured: Captured = capture_training(self.model, mse_loss, self.optimizer, (x,), y)
-        if wrong is not None:
-            self.captured, _ = with_wrong_kernel(self.captured, wrong)
         self.plan = make_random_plan(self.captured.graph, tuple(core.id for core in machine.cores), seed=3)
         self.make_engine = partial(Engine, plan=self.plan, machine=machine)
         self.engine = self.make_engine(self.captured)
@@ -102,15 +99,6 @@ def test_a_verified_step_leaves_everything_as_eager_pytorch_does(machine: Machin
         step.left = losses, step.everything()  # type: ignore[attr-defined]
         step.engine.close()
     torch.testing.assert_close(shadowed.left, plain.left, rtol=0, atol=0)  # type: ignore[attr-defined]
-
-
-@needs_compiler
-@pytest.mark.parametrize(("wrong", "named"), [("relu", "operator 'relu"), ("_fused_sgd_", "parameter ")])
-def test_a_wrong_kernel_is_named(machine: Machine, wrong: str, named: str) -> None:
-    step = Step(machine, wrong=wrong)
-    with pytest.raises(WrongResult, match=named):
-        step.shadow()
-    step.engine.close()
 
 
 class Drawn(nn.Module):

@@ -74,14 +74,6 @@ def test_a_branch_that_begins_with_zeros_tells_from_the_second_step_on() -> None
     assert [one.difference for one in checked] == [None] * 3
 
 
-def test_an_argument_that_is_returned_need_not_tell() -> None:
-    def call(x: Tensor, weight: Tensor) -> list[Tensor]:
-        return [x * weight, weight, weight.detach()]
-
-    shadowed = Shadowed(call, call, None, None, leaves)
-    assert checked_step(shadowed, call, (torch.randn(3), torch.ones(3)), None).tells
-
-
 @pytest.mark.parametrize(("shape", "tells"), [((4,), True), ((1, 1, 4), True), ((1, 4), False), ((2, 2, 1), False)])
 def test_a_scale_that_does_not_move_hides_nothing(shape: tuple[int, ...], tells: bool) -> None:
     """As those of layers that scale each channel, by which an image of tokens is multiplied."""

@@ -20,7 +20,6 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import may_raise
 from threadcast.core import Machine
 from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.operators import aggregation
 from threadcast.runtime.operators.aggregation import ADD, ORDER, with_edge_sums
 from threadcast.runtime.operators.fuse import fused
 
@@ -342,16 +341,3 @@ def test_what_the_caller_holds_is_written_once_indices_are_known(machine: Machin
         assert model.calls == 0
         engine.run(captured.bind(x, edges))
     assert model.calls == 1
-
-
-def test_operators_that_add_in_another_order_are_not_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    order, add = aggregation._operators()
-    monkeypatch.setattr(aggregation, "_operators", lambda: (order, lambda *given: add(*given) * (1 + 1e-7)))
-    with caplog.at_level("WARNING", "threadcast"):
-        assert not aggregation._add_as_pytorch.__wrapped__()
-    assert "another order" in caplog.text
-    monkeypatch.setattr(aggregation, "_add_as_pytorch", lambda: False)
-    captured = capture_forward(layer, numbers(ROWS, 6), edges_of(40))
-    assert with_edge_sums(captured) is captured

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,7 +28,6 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.call_plans import CallPlans
 from threadcast.runtime.tuner.candidate import VariantPlan
 from threadcast.runtime.tuner.core_follower import CoreFollower
-from threadcast.scheduler import planner_process
 from threadcast.scheduler.policies import Problem
 
 
@@ -103,24 +101,6 @@ def test_without_a_problem_only_known_plans_serve(captured: Captured, big: Machi
         following.resize(big.cores[:2])
         plan = engine.changed[-1][0]
         assert (plan.cores, {op.threads for op in plan.ops}) == (2, {2}), "one operator after the other, on both"
-
-
-def test_closing_ends_the_planning(captured: Captured, big: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = list[subprocess.Popen[bytes]]()
-
-    class Noted(subprocess.Popen[bytes]):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            started.append(self)
-
-    monkeypatch.setattr(planner_process.subprocess, "Popen", Noted)
-    problem = Problem(captured.graph, made_up_curves(captured.graph, big), big)
-    whole = make_random_plan(captured.graph, (0, 1, 2, 3), seed=0)
-    following = MalleablePlan(Noting(captured), whole, big, problem, {}, done=lambda _: None)
-    following.close()
-    assert len(started) <= 1
-    assert all(process.returncode is not None for process in started)
-    assert "threadcast-fewer-cores" not in {thread.name for thread in threading.enumerate()}
 
 
 class NeverReady:

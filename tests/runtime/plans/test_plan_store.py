@@ -7,7 +7,6 @@ import json
 import os
 import zlib
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from torch import Tensor
 
 import threadcast
 from tests.runtime.random_plans import made_up_curves, make_random_plan
-from tests.runtime.tuner.small_tuning import Clock, Found, function, run_until
 from tests.waiting import eventually
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
@@ -26,8 +24,7 @@ from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import BELIEVED, Extra, FasterGraphs, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.candidate import DEFAULT, Contender, VariantPlan, backend, eager_in, plan_of
+from threadcast.runtime.tuner.candidate import DEFAULT, VariantPlan, eager_in, plan_of
 from threadcast.runtime.tuner.standings import LOOK, MOST_EAGER
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.scheduler.policies import Problem
@@ -189,25 +186,6 @@ def test_a_kept_plan_that_has_become_slow_is_compared_again(machine: Machine) ->
         assert tuned.tournament.challenger == DEFAULT
 
 
-@pytest.mark.usefixtures("planned_at_once")
-def test_a_plan_is_stored_once_it_has_won_though_a_search_for_backends_goes_on(
-    machine: Machine, tmp_path: Path
-) -> None:
-    """A process may end before anything else is known, and calls beside a search do not tell how fast they are."""
-    clock, store = Clock(), PlanStore(tmp_path, machine)
-    clock.other_s = 0.01
-    captured = capture_forward(function, torch.ones(3))
-    search = Found(Contender(backend("late"), function), looks=10**6)
-    with closing(
-        Tuning(
-            clock.default, lambda _: captured, ModelFormat(None), (MemoryFormat.AS_GIVEN,), machine, call="a call",
-            plans=store, fuse=False, clock=clock, backends=lambda *_: search, budget=Budget(0.05),
-        )
-    ) as tuned:  # fmt: skip
-        run_until(tuned, lambda: "formats" in store.tried(captured.graph, planned=True))
-        assert not search.over
-
-
 @pytest.mark.parametrize(("stored", "other"), [tuple(MemoryFormat), tuple(MemoryFormat)[::-1]])
 @pytest.mark.parametrize("tried", [(), ("formats",)])
 def test_memory_formats_that_an_earlier_process_did_not_come_to_are_tried(
@@ -231,17 +209,6 @@ def test_memory_formats_that_an_earlier_process_did_not_come_to_are_tried(
         waits = tuned.tournament.waits
         assert waits(plan_of(Variant(other))) == (not tried)
         assert waits(eager_in(MemoryFormat.CHANNELS_LAST)) == (stored is MemoryFormat.CHANNELS_LAST and not tried)
-
-
-def test_curves_come_back_as_they_were(tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan) -> None:
-    store, curves = PlanStore(tmp_path, machine), made_up_curves(captured.graph, machine)
-    store.write("call", captured.graph, replace(kept, curves=curves))
-    found = store.read(captured.graph)
-    assert found is not None
-    assert found.curves is not None
-    assert (found.curves.cases, found.curves.model) == (curves.cases, curves.model)
-    for name in ("seconds", "low", "high", "source"):
-        assert (getattr(found.curves, name) == getattr(curves, name)).all()
 
 
 @pytest.mark.parametrize("damaged", ["nonsense", "", {}, base64.b85encode(zlib.compress(b"[]")).decode()])

@@ -10,10 +10,10 @@ can be done faster without changing what is computed:
 - sums of edges' messages in graph networks (`edge_sums`, `aggregation`): edges are sorted once by the row they lead to;
 - products of matrices by oneDNN, where the library that PyTorch uses does not know the processor (`products`).
 
-Each is proven before it runs. A loop is compared by value with the operators in its place, once a process
-(`loop_check`); sums and products are compared with PyTorch's when they are first wanted, products timed beside them:
-they stay only where they are clearly faster on this processor. Loops round where PyTorch's operators round, so that
-most have the same bits; the first step by each plan is compared in any case (`check`).
+Each is proven before its results are anybody's: the first step by each plan is judged operator by operator, on eager
+PyTorch's inputs (`check`). Those inputs are seldom special; so a loop, which is made for one program, is also compared
+by value with the operators in its place, once a process (`loop_check`), and loops round where these round, so that most
+have the same bits. Products are timed: they stay only where they are clearly faster on this processor.
 
 Operators are defined with the dispatcher (`threadcast::...`), so that engines, forecasts and traces treat them as all
 others. `replacing` changes a program node by node.

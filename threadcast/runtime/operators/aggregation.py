@@ -8,13 +8,11 @@ bit.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 
 import torch
-from torch import Tensor
 from torch._ops import OpOverload
 
 from threadcast.capture.graph.captured import Captured
@@ -30,19 +28,16 @@ from threadcast.runtime.operators.replacing import Block, rebuilt
 ORDER, ADD = "edge_order", "gather_add"
 """Kinds of the two operators in graphs."""
 
-_logger = logging.getLogger("threadcast")
-
 
 def with_edge_sums(captured: Captured) -> Captured:
     """Return `captured` with its sums of edges' messages by our operators; `captured` itself where it has none.
 
-    Also where its sizes vary, and where the operators would not give PyTorch's results (with a warning). ExecutionError
-    where there are sums and the native library cannot be had.
+    ExecutionError where there are sums and the native library cannot be had.
     """
     if not any(node.target in ADDS for node in captured.program.nodes):
         return captured
     sums = edge_sums(captured)
-    return _rewritten(captured, sums) if sums and _add_as_pytorch() else captured
+    return _rewritten(captured, sums) if sums else captured
 
 
 def _rewritten(captured: Captured, sums: Sequence[EdgeSum]) -> Captured:
@@ -98,32 +93,3 @@ def _operators() -> tuple[OpOverload, OpOverload]:
     """`threadcast::edge_order` and `threadcast::gather_add`."""
     native_library().define_aggregation()
     return torch.ops.threadcast.edge_order.default, torch.ops.threadcast.gather_add.default
-
-
-_CHECKED = ((0, (3,), 0), (40, (), 0), (4_109, (37,), 1), (4_109, (64,), 0), (613, (4, 10), 4), (613, (4, 10), 1))
-"""Edges, shapes of rows, and numbers of factors of each edge (0: none) with which the operators are tried."""
-
-
-@cache
-def _add_as_pytorch() -> bool:
-    """Whether the operators give, bit for bit, what PyTorch's give: another version may add in another order."""
-    generator, rows, (order, add) = torch.Generator().manual_seed(0), 137, _operators()
-
-    def numbers(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float32)
-
-    for count, shape, heads in _CHECKED:
-        source = numbers(rows, *shape)
-        origin, to = torch.randint(rows, (2, count), generator=generator)
-        scale = numbers(count, *[heads] * (len(shape) - 1), 1) if heads else None
-        message = source.index_select(0, origin)
-        message = message if scale is None else message * scale
-        index = to.view(-1, *[1] * len(shape)).expand_as(message)
-        found = add(source, origin, scale, to, *order(to, rows), rows)
-        alone = add(message, None, None, to, *order(to, rows), rows)
-        zeros = torch.zeros_like(source)
-        for wanted in (zeros.scatter_add(0, index, message), zeros.index_add(0, to, message)):
-            if not (torch.equal(found, wanted) and torch.equal(alone, wanted)):
-                _logger.warning("sums of edges' messages are not fused: PyTorch adds in another order")
-                return False
-    return True

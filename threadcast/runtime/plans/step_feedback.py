@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO
 
 from threadcast.core import Machine, Op, OpGraph
@@ -23,14 +23,11 @@ class StepFeedback:
     """Stores times of operators on `machine`, which looks at steps of one model have shown, at the URL `store`.
 
     A process of the lowest priority does that; it also sends them to the service that the setting `engine.feedback`
-    names. Nothing that fails there disturbs a step; the first failure is logged as a warning. `start` starts the
-    process.
+    names. Nothing that fails there disturbs a step; the first failure is logged as a warning.
     """
 
-    def __init__(
-        self, store: str, machine: Machine, *, start: Callable[[str, bytes], subprocess.Popen[bytes]] | None = None
-    ) -> None:
-        self._store, self._machine, self._start = store, machine, start or _started
+    def __init__(self, store: str, machine: Machine) -> None:
+        self._store, self._machine = store, machine
         self._process: subprocess.Popen[bytes] | None = None
         self._warned = False
 
@@ -52,7 +49,7 @@ class StepFeedback:
         if not rows:  # a plan from forecasts alone takes no look
             return
         try:
-            self._process = self._start(self._store, json.dumps(batch_document(rows)).encode())
+            self._process = _started(self._store, json.dumps(batch_document(rows)).encode())
         except OSError as error:
             self._warn(str(error))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import ExitStack, closing
-from typing import Any
 
 import pytest
 import torch
@@ -30,25 +29,6 @@ def ended(threads: list[threading.Thread]) -> bool:
     for thread in threads:
         thread.join(LONG_S)
     return not any(thread.is_alive() for thread in threads)
-
-
-@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
-def test_steps_on_other_cores_run_at_the_same_time() -> None:
-    together = threading.Barrier(2)
-    results: dict[int, Any] = {}
-    with ExitStack() as ends:
-        engines = [ends.enter_context(closing(engine_on([cpu]))) for cpu in CPUS[:2]]
-
-        def run(number: int) -> None:
-            results[number] = engines[number].run(engines[number].captured.bind(torch.full((3,), float(number))))
-
-        with at_checkpoints(lambda _: together.wait(LONG_S) and None):
-            threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
-            for thread in threads:
-                thread.start()
-            assert ended(threads)
-    assert not together.broken, "one step waited for the other's end"
-    assert {number: found.tolist() for number, found in results.items()} == {0: [1.0] * 3, 1: [3.0] * 3}
 
 
 def test_steps_on_the_same_core_run_one_after_the_other_in_the_order_of_asking() -> None:
