@@ -198,17 +198,6 @@ def test_a_look_comes_again_ever_later_and_what_stands_still_gets_a_plan(monkeyp
         assert call.reports[0].reason == ""
 
 
-@pytest.mark.parametrize("every", [2, 3])
-@pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
-def test_a_value_that_every_second_or_third_call_changes_is_left_to_pytorch(every: int) -> None:
-    model = Block(bool).eval()
-    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
-        for step in range(40):
-            model._hidden, model.tau = step // every, 1 + step // every
-            torch.testing.assert_close(call(numbers(step)), model(numbers(step)))
-        settled_on_pytorch(call, "Block.")
-
-
 def test_a_value_that_changes_rarely_hinders_no_plan() -> None:
     model = Block(bool).eval()
     with (

@@ -106,14 +106,6 @@ def test_real_steps_are_compared_and_traced(machine: Machine) -> None:
     check_schedule(captured.graph, result.trace, machine=machine)
 
 
-def test_a_sequential_plan_runs_op_after_op_on_the_same_cores(machine: Machine) -> None:
-    captured = capture_forward(lambda x: x.sin() + x.cos(), torch.ones(4))
-    plan = sequential(captured.graph, machine, Case(len(machine)))
-    check_schedule(captured.graph, plan, machine=machine)
-    assert {op.cores for op in plan.ops} == {machine.place(Case(len(machine)))}
-    assert len({op.start_s for op in plan.ops}) == len(captured.graph)
-
-
 def test_too_few_steps_are_refused_before_one_is_run() -> None:
     log: list[str] = []
     with pytest.raises(InvalidInput, match=r"steps=2: .* 3 or more"):

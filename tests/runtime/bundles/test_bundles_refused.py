@@ -155,40 +155,21 @@ def test_a_bomb_that_lies_about_its_size_is_unpacked_no_further(tmp_path: Path, 
     refused(tmp_path / "bomb", other, "damaged")
 
 
-def as_it_is(text: bytes) -> bytes:
-    return text
-
-
-def with_another_count(text: bytes) -> bytes:
-    """The number of files in the last record is none that counts: its list has as many bytes as it says."""
-    return text[:-14] + struct.pack("<2H", 1, 1) + text[-10:]
-
-
-def with_a_comment(text: bytes) -> bytes:
-    return text[:-2] + struct.pack("<H", 4) + b"text"
-
-
-def with_wide_records(text: bytes) -> bytes:
-    """Records of 64 bits before the last one, which hold what counts then."""
-    _, _, _, _, count, size, start, _ = struct.unpack("<4s4H2LH", text[-22:])
-    wide = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, size, start)
-    place = struct.pack("<4sLQL", b"PK\x06\x07", 0, len(text) - 22, 1)
-    return text[:-22] + wide + place + text[-22:-14] + struct.pack("<2H2LH", 1, 1, 0, 0, 0)
-
-
-@pytest.mark.parametrize("form", [as_it_is, with_another_count, with_a_comment, with_wide_records])
+@pytest.mark.parametrize("said", [501, 1])
 def test_a_list_of_too_many_files_is_refused_before_it_is_read(
-    form: Callable[[bytes], bytes], bundle: Path, other: Places, monkeypatch: pytest.MonkeyPatch
+    said: int, bundle: Path, other: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The number of files in the last record is none that counts: its list has as many bytes as it says."""
     with zipfile.ZipFile(bundle, "a") as packed:
         for number in range(500):
             packed.writestr(f"plans/{number:032x}.json", "")
-    bundle.write_bytes(form(bundle.read_bytes()))
+    text = bundle.read_bytes()
+    bundle.write_bytes(text[:-14] + struct.pack("<2H", said, said) + text[-10:])
     with zipfile.ZipFile(bundle) as packed:
         assert len(packed.infolist()) > 500
     monkeypatch.setattr(archive, "MOST_FILES", 50)
     monkeypatch.setattr(archive.zipfile, "ZipFile", None)
-    refused(bundle, other, "more than 50 files|does not end as a bundle's zip")
+    refused(bundle, other, "more than 50 files")
 
 
 def test_more_than_a_bundle_may_have_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

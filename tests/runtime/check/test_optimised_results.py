@@ -14,19 +14,13 @@ import threadcast
 from tests.runtime.check.wrong_kernels import with_wrong_kernel, wrong
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.small_training import batch, net, run_until_settled, same_state, sgd, train_eagerly
-from threadcast import networks
 from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import WrongResult
 from threadcast.runtime.doors import optimized_step
 from threadcast.runtime.doors.optimize import OptimizedStep
-from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.tuning import Tuning
 
 pytestmark = needs_compiler
-
-QUICK = ("lenet", "dcgan_generator", "lstm", "phased_lstm", "transformer")
-"""Networks that are always trained, of one kind each; tests of the system train all."""
 
 
 @pytest.fixture
@@ -98,25 +92,3 @@ def test_a_kernel_that_goes_wrong_later_is_found_by_a_verified_step(
             step(*batch(4))
         wrong.on = False
         step(*batch(5))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.system) for name in networks.names()],
-)
-def test_every_network_passes_its_verified_steps(
-    name: str, verified: None, planned_at_once: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # channels last, convolutions add up in another order, which AdamW's first steps may magnify
-    monkeypatch.setattr(ModelFormat, "worth_trying", lambda *_: (MemoryFormat.AS_GIVEN,))
-    workload = networks.load(name, size="tiny", batch=4)
-    assert workload.loss is not None
-    model = workload.model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    with closing(threadcast.optimize_training(model, workload.loss, optimizer)) as step:
-        until_a_plan_runs(step, lambda _: step(*workload.inputs, workload.target))
-        assert step.reports[0].runs == "measuring", step.reports[0].reason
-    with closing(threadcast.optimize(model.eval(), backends=False)) as call:
-        for _ in range(2):
-            call(*workload.inputs)
-        assert call.reports[0].runs == "measuring", call.reports[0].reason

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.runtime.random_plans import make_random_plan
 from tests.waiting import eventually
-from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
-from threadcast.core import Core, Machine, Plan
+from threadcast.core import Machine
 from threadcast.malleable.limits import Limits
 from threadcast.malleable.thread_masks import ThreadMasks
 from threadcast.runtime.engine.engine import Engine
@@ -106,57 +105,6 @@ def test_no_op_begins_on_a_core_that_was_given_up(captured: Captured, machine: M
         assert {op.cores for op in later} == {(last.id,)}
         assert len({op.id for op in trace.ops}) == len(captured.graph)
         assert set(cpus) == {last.cpus[0]}
-
-
-class Changing(threading.Thread):
-    """Changes an engine's plan, again and again, until its end."""
-
-    def __init__(self, engine: Engine, plans: Sequence[tuple[Plan, Machine, Sequence[Core]]]) -> None:
-        super().__init__()
-        self.made, self._engine, self._plans, self._ending = 0, engine, plans, threading.Event()
-
-    def run(self) -> None:
-        choose = random.Random(0)
-        while not self._ending.is_set():
-            self._engine.change(*choose.choice(self._plans))
-            self.made += 1
-
-    def end(self) -> None:
-        self._ending.set()
-        if self.ident is not None:
-            self.join()
-
-
-def test_plans_that_are_changed_all_the_time_change_no_result(machine: Machine) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(*[nn.Linear(12, 12), nn.Tanh()] * 6).double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    x, y = torch.randn(8, 12, dtype=torch.float64), torch.randn(8, 12, dtype=torch.float64)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    captured = capture_training(model, nn.functional.mse_loss, optimizer, (x,), y)
-    one = machine.limited_to(ids(machine)[:1])
-    plans: list[tuple[Plan, Machine, Sequence[Core]]] = []
-    for seed in range(6):
-        plans.append((make_random_plan(captured.graph, ids(machine), seed=seed, max_width=1), machine, machine.cores))
-        core = machine.cores[seed % len(machine)]
-        plans.append((make_random_plan(captured.graph, ids(one), seed=seed), one, [core]))
-    losses: list[list[float]] = []
-    for resized in (False, True):
-        model.load_state_dict(before)
-        for state in optimizer.state.values():
-            state["momentum_buffer"].zero_()
-        with Engine(captured, *plans[0][:2]) as engine:
-            changing = Changing(engine, plans)
-            if resized:
-                changing.start()
-            losses.append([])
-            try:
-                while len(losses[-1]) < 150 or (resized and changing.made < 1000):
-                    losses[-1].append(float(engine.run(captured.bind((x,), y))["loss"]))
-            finally:
-                changing.end()
-    steps = min(map(len, losses))
-    assert losses[0][:steps] == losses[1][:steps]
 
 
 def test_the_caller_runs_where_the_process_may_afterwards(captured: Captured, machine: Machine) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -146,27 +145,6 @@ def test_run_takes_changed_data(machine: Machine) -> None:
     result = engine.run(captured.bind(torch.full((4,), 3.0), torch.zeros(4)))
     assert result["sum"].tolist() == [3.0] * 4
     assert [part.tolist() for part in result["list"]] == [[6.0] * 4, [0.0] * 4]
-
-
-def run_in_threads(engines: list[Engine], captured: list[Captured], runs: int) -> list[list[Any]]:
-    results: list[list[Any]] = [[] for _ in engines]
-
-    def work(number: int) -> None:
-        results[number] += [engines[number].run(captured[number].bind()) for _ in range(runs)]
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(engines))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
-
-
-def test_two_engines_run_at_once_from_two_threads(machine: Machine) -> None:
-    captured = [forward("lenet"), forward("lstm")]
-    engines = [Engine(one, plans(one, machine)[0], machine) for one in captured]
-    for one, found in zip(captured, run_in_threads(engines, captured, runs=5), strict=True):
-        assert equal(found, [one.run()] * 5)
 
 
 @pytest.mark.parametrize("enabled", [False, True])

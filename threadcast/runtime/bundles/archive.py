@@ -19,7 +19,7 @@ from pathlib import Path
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import BundleError, FormatError
 from threadcast.core.json_reading import check_schema, member, parse
-from threadcast.runtime.bundles.manifest import LONGEST_PATH, SCHEMA, Fingerprint, Part, part_of
+from threadcast.runtime.bundles.manifest import SCHEMA, Fingerprint, Part, part_of
 
 MANIFEST = "manifest.json"
 
@@ -28,12 +28,8 @@ MOST_FILES = 20_000
 MOST_BYTES = 2**30
 """Bytes of a bundle, and of its files unpacked, as for models of the registry."""
 _MOST_MANIFEST_BYTES = 2**16
-_LISTED_BYTES = 46 + LONGEST_PATH
-"""What a file takes at most in the list at the end of a zip: its fields, and its name."""
-_END = struct.Struct("<4s4H2LH")
-"""The last record of a zip: signature, numbers of disks and files, bytes and place of the list, and of a comment."""
-_END_SIGNATURE, _WIDE_SIGNATURE, _WIDE_BYTES = b"PK\x05\x06", b"PK\x06\x07", 20
-"""Its signature, and that of a record of so many bytes which is before it in zips with other numbers (ZIP64)."""
+_LISTED = b"PK\x01\x02"
+"""How each file begins in the list of a zip, all of which `zipfile` reads, whatever number of files the zip says."""
 
 _DAMAGE = (BundleError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, ValueError)
 """What `zipfile` and this file raise about files that are no bundles."""
@@ -85,9 +81,10 @@ def read_bundle(path: Path) -> Bundle:
     try:
         if len(packed) > MOST_BYTES:
             raise BundleError(f"it is larger than {MOST_BYTES:,} bytes")
-        count = _listed(packed)
+        if packed.count(_LISTED) > MOST_FILES + 1:
+            raise BundleError(f"it has more than {MOST_FILES:,} files")
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-            entries = _checked_entries(archive, count)
+            entries = _checked_entries(archive)
             document = parse(_unpacked(archive, entries.pop(MANIFEST)), what=MANIFEST)
             check_schema(document, SCHEMA)
             fingerprint, created = Fingerprint.from_json(document), member(document, "created", str)
@@ -99,26 +96,11 @@ def read_bundle(path: Path) -> Bundle:
     return Bundle(fingerprint, created, contents, hashlib.sha256(packed).hexdigest())
 
 
-def _listed(packed: bytes) -> int:
-    """Return how many files the last record of a zip says that it has.
-
-    BundleError where its list of files is longer than a bundle's: `zipfile` reads all of it, as many bytes as that
-    record says, whatever number of files.
-    """
-    signature, *_, count, listed_bytes, _, _ = _END.unpack(packed[-_END.size :])
-    wide = packed[-_END.size - _WIDE_BYTES :].startswith(_WIDE_SIGNATURE)
-    if signature != _END_SIGNATURE or wide:
-        raise BundleError("it does not end as a bundle's zip does")
-    if listed_bytes > (MOST_FILES + 1) * _LISTED_BYTES:
-        raise BundleError(f"it has more than {MOST_FILES:,} files")
-    return int(count)
-
-
-def _checked_entries(archive: zipfile.ZipFile, count: int) -> dict[str, zipfile.ZipInfo]:
+def _checked_entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     """The archive's entries by name; BundleError where one is not a plain file that is known, or all are too large."""
     entries = {entry.filename: entry for entry in archive.infolist()}
-    if not len(entries) == len(archive.infolist()) == count <= MOST_FILES + 1:
-        raise BundleError(f"it has two files of the same name, more or fewer than it says, or more than {MOST_FILES:,}")
+    if len(entries) < len(archive.infolist()):
+        raise BundleError("it has two files of the same name")
     if MANIFEST not in entries:
         raise BundleError(f"it has no {MANIFEST}")
     for name, entry in entries.items():
