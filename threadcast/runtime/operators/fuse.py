@@ -39,9 +39,9 @@ def fused(captured: Captured) -> Captured | None:
     """Return `captured` with each of its point-wise groups as one op.
 
     So are sums of edges' messages (`aggregation`); None where there is neither. Matrices are multiplied by our
-    operators where these are faster (`products`). The results are the same up to rounding of the last bit: a group whose
-    loop gives other results stays as it is, with a warning. The loops of the groups are compiled if they never were on
-    this machine, which takes some seconds. ExecutionError where they cannot be compiled.
+    operators where these are faster (`products`). The results are the same up to rounding of the last bit: a group
+    whose loop gives other results stays as it is, with a warning. The loops of the groups are compiled if they never
+    were on this machine, which takes some seconds. ExecutionError where they cannot be compiled.
     """
     refused: frozenset[int] = frozenset()
     summed = with_edge_sums(captured)
