@@ -65,7 +65,8 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "sub": lambda x: x.sub(x.exp(), alpha=0.25),
     "floor": lambda x: x.div(x.sigmoid() - 0.5, rounding_mode="floor"),
     "where": lambda x: torch.where(x.tanh() < 0.3, x * 2, x - 1), "constant": lambda x: torch.where(x >= 0, 1.5, x),
-    "sigmoid's gradient": lambda x: aten.sigmoid_backward(x, x * 2), "relu's": lambda x: aten.threshold_backward(x, -x, 0),
+    "sigmoid's gradient": lambda x: aten.sigmoid_backward(x, x * 2),
+    "relu's": lambda x: aten.threshold_backward(x, -x, 0),
     "silu's": lambda x: aten.silu_backward(x, x * 2), "tanh's": lambda x: aten.tanh_backward(x, x * 2),
 }  # fmt: skip
 
