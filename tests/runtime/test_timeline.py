@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import threadcast
 from tests.runtime.small_training import batch, run_until_settled, same_state, train_eagerly
@@ -74,27 +74,6 @@ def test_training_goes_on_after_a_timeline_as_if_there_had_been_none(trained: An
     same_state(mine, eager)
     for one, other in zip(my_optimizer.state.values(), eager_optimizer.state.values(), strict=True):
         torch.testing.assert_close(one["momentum_buffer"], other["momentum_buffer"], rtol=1e-8, atol=1e-10)
-
-
-@usual
-def test_a_timeline_of_a_model_with_running_state_leaves_it(tmp_path: Path) -> None:
-    class Counting(nn.Module):
-        total: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("total", torch.zeros(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.total.add_(x.sum(0))
-            return x * self.total
-
-    model = Counting()
-    with closing(threadcast.optimize(model, backends=False)) as call:
-        run_until_settled(call, lambda _: call(torch.ones(2, 3)))
-        before = model.total.clone()
-        call.timeline(tmp_path / "call.html")
-        assert torch.equal(model.total, before)
 
 
 def test_without_a_plan_a_timeline_is_refused_with_the_reason_and_nothing_is_written(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from torch import nn
 import threadcast
 from tests.runtime.failing_op import at_checkpoints, checkpoint
 from threadcast.core import read_machine, topology
-from threadcast.core.errors import InvalidInput
 from threadcast.runtime.calls.shared_learning import planner_for
 from threadcast.runtime.doors import optimized_call
 from threadcast.runtime.plans import model_cores
@@ -45,15 +44,6 @@ def test_the_next_model_gets_other_cores_and_those_of_a_model_that_is_gone_are_f
     del second
     gc.collect()
     assert choice.machine(1).cores[0].cpus == cpus
-
-
-def test_cores_can_be_named_by_their_cpus() -> None:
-    choice = CoreChoice()
-    assert [cpu for core in choice.machine(CPUS[-1:]).cores for cpu in core.cpus] == CPUS[-1:]
-    assert choice.machine(None) == read_machine()
-    for wrong in (0, len(CPUS) + 1, True, [], [CPUS[-1] + 1]):
-        with pytest.raises(InvalidInput, match="cores="):
-            choice.machine(wrong if wrong is not True else 0)
 
 
 @pytest.fixture
