@@ -30,6 +30,8 @@ MOST_BYTES = 2**30
 _MOST_MANIFEST_BYTES = 2**16
 _LISTED = b"PK\x01\x02"
 """How each file begins in the list of a zip, all of which `zipfile` reads, whatever number of files the zip says."""
+_COUNT = slice(-12, -10)
+"""Where the zip says it, if it ends as a bundle's does."""
 
 _DAMAGE = (BundleError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, ValueError)
 """What `zipfile` and this file raise about files that are no bundles."""
@@ -84,7 +86,7 @@ def read_bundle(path: Path) -> Bundle:
         if packed.count(_LISTED) > MOST_FILES + 1:
             raise BundleError(f"it has more than {MOST_FILES:,} files")
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-            entries = _checked_entries(archive)
+            entries = _checked_entries(archive, int.from_bytes(packed[_COUNT], "little"))
             document = parse(_unpacked(archive, entries.pop(MANIFEST)), what=MANIFEST)
             check_schema(document, SCHEMA)
             fingerprint, created = Fingerprint.from_json(document), member(document, "created", str)
@@ -96,11 +98,11 @@ def read_bundle(path: Path) -> Bundle:
     return Bundle(fingerprint, created, contents, hashlib.sha256(packed).hexdigest())
 
 
-def _checked_entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+def _checked_entries(archive: zipfile.ZipFile, count: int) -> dict[str, zipfile.ZipInfo]:
     """The archive's entries by name; BundleError where one is not a plain file that is known, or all are too large."""
     entries = {entry.filename: entry for entry in archive.infolist()}
-    if len(entries) < len(archive.infolist()):
-        raise BundleError("it has two files of the same name")
+    if not len(entries) == len(archive.infolist()) == count:
+        raise BundleError("it has two files of the same name, or more or fewer than it says")
     if MANIFEST not in entries:
         raise BundleError(f"it has no {MANIFEST}")
     for name, entry in entries.items():
