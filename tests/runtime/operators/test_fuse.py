@@ -291,7 +291,9 @@ def test_shapes_other_than_the_captured_are_refused() -> None:
         node.target(tensor(4, 9).double())
 
 
-@pytest.mark.parametrize("function", [lambda x: x @ x, lambda x: x.double().exp() * 2, lambda x: x.exp()])
+@pytest.mark.parametrize(
+    "function", [lambda x: x @ x, lambda x: x.double().exp() * 2, lambda x: x.exp(), lambda x: (x @ x).exp_().mul_(2)]
+)
 def test_where_nothing_can_be_fused_there_is_no_program(function: Callable[[Tensor], Tensor]) -> None:
     assert fused(capture_forward(function, tensor(4, 4))) is None
 
