@@ -169,7 +169,7 @@ def test_what_graphs_lose_against_the_program_as_traced_is_within_the_budget() -
     for _ in range(500):
         train(call, clock, 1)
         behind_s.append(budget.behind_s - 0.05 * budget.eager_s)
-    assert budget.eager_s == pytest.approx(5.0, rel=0.01)
+    assert budget.eager_s == pytest.approx(5.0, rel=0.05)
     assert budget.start_s - 0.2 < max(behind_s) <= budget.start_s
 
 
@@ -247,13 +247,40 @@ def test_a_program_gets_its_turn_after_others_have_spent_all_there_was() -> None
     assert set(way["ran"][-20:]) == {"graphs"}
 
 
-def test_graphs_that_cannot_afford_what_they_learn_next_do_not_run_for_nothing() -> None:
-    clock, part, budget = Clock(), Part(0), Budget(0.05)
-    way = ways(clock, eager=(0.01, 0.0), graphs=(0.012, 0.0))
-    part.left, part.outlook = 1_000_000, Outlook(Place.CALL, cost_s=100.0)
+@pytest.mark.parametrize(("graphs_s", "few"), [(0.012, True), (0.005, False)])
+def test_graphs_that_cannot_afford_what_they_learn_next_run_only_where_they_are_faster_already(
+    graphs_s: float, few: bool
+) -> None:
+    clock, part, budget = Clock(), Part(0), Budget(0.0)
+    way = ways(clock, eager=(0.01, 0.0), graphs=(graphs_s, 0.0))
+    part.left, part.outlook = 1_000_000, Outlook(Place.CALL)
     call = called(way, [part], clock, budget=budget)
-    train(call, clock, 300)
-    assert way["ran"].count("graphs") <= 1
+    train(call, clock, 20)
+    part.outlook = Outlook(Place.CALL, cost_s=100.0)
+    budget.charge(budget.left_s + 0.1)
+    train(call, clock, 1)
+    way["ran"].clear()
+    train(call, clock, 100)
+    assert way["ran"].count("graphs") <= 1 if few else "eager" not in way["ran"]
+    part.left, part.outlook = 0, Outlook(None)
+    train(call, clock, 100)
+    assert few or not call.measuring
+    assert call.by_graphs != few
+
+
+def test_calls_are_seldom_timed_while_there_is_nothing_to_be_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, part, budget = Clock(), Part(0), Budget(0.0)
+    way = ways(clock, eager=(0.01, 0.0), graphs=(0.012, 0.0))
+    part.left, part.outlook = 1_000_000, Outlook(Place.CALL, cost_s=1.0)
+    call = called(way, [part], clock, budget=budget)
+    budget.charge(10.0)
+    train(call, clock, 30)
+    observe, timed = call._whole.observe, list[float]()
+    monkeypatch.setattr(call._whole, "observe", lambda **given: (timed.append(given["seconds"]), observe(**given)))
+    before_s = budget.eager_s
+    train(call, clock, 210)
+    assert len(timed) == 10
+    assert budget.eager_s - before_s == pytest.approx(2.1, abs=0.21), "the others are counted all the same"
 
 
 def test_a_backward_pass_that_never_comes_does_not_count() -> None:
@@ -328,15 +355,6 @@ def test_graphs_that_become_slower_are_compared_once_more(later_s: float, fastes
     assert ("eager" in way["ran"]) == (fastest == "eager"), "it is still clearly faster than eager was"
     assert set(way["ran"][-15:]) == {fastest}
     assert bool(part.reason) == (fastest == "eager")
-
-
-def test_graphs_that_run_whatever_their_speed_are_not_compared_again() -> None:
-    clock, part = Clock(), Part(0)
-    way = ways(clock, eager=(0.01, 0.0), graphs=(0.02, 0.0))
-    call = called(way, [part], clock)
-    call.keep_graphs()
-    train(call, clock, 400)
-    assert set(way["ran"]) == {"graphs"}
 
 
 def test_nothing_is_compared_beside_a_plan_that_is_being_made() -> None:

@@ -21,12 +21,10 @@ from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.threads.forks import forks
 
-_HOOKED = 20
-"""Calls in a row whose tensors were saved by hooks, after which no others are expected. A convention."""
 _AWAITED = 4
 """Calls after which no backward pass is expected any more: the forward pass alone counts."""
 _SELDOM = 20
-"""Calls from one that is timed, once the fastest way is known, to the next one. A convention."""
+"""Calls from one that is timed, once the fastest way is known or nothing may be learned, to the next. A convention."""
 _logger = logging.getLogger("threadcast")
 
 
@@ -72,8 +70,6 @@ class CompiledCall:
         """Whether that runs all further calls, whatever its speed."""
         self._settled: bool | None = None
         """Whether the graphs were found to be faster when nothing was being learned the last time."""
-        self._hooked = 0
-        """Calls in a row whose tensors were saved by hooks."""
         self._untimed = 0
         """Calls so far of which none was timed, since the last one that was."""
 
@@ -85,7 +81,6 @@ class CompiledCall:
             return self._eager(*arguments)  # each of its gradients is looked at
         if not self._for_good and torch.is_grad_enabled() and saves_by_hooks():
             if runs is not self._graphs:
-                self._hooked += 1
                 for part in self._parts:
                     part.use(counts=True)
             return self._graphs(*arguments)
@@ -96,7 +91,6 @@ class CompiledCall:
             if self._untimed <= _SELDOM or self._for_good or self._forks != forks.number:
                 return runs(*arguments)
         with self._lock:
-            self._hooked = 0
             sample = self._next(tuple([value for value in arguments if type(value) is int]))
         run = self._by(sample.turn)
         if not sample.turn.counts:
@@ -152,7 +146,7 @@ class CompiledCall:
     @property
     def measuring(self) -> bool:
         """Whether it is still being found out what runs fastest."""
-        return not (self._for_good or self._whole.tournament.settled) and self._hooked < _HOOKED
+        return not (self._for_good or self._whole.tournament.settled)
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
         """Take note of a call that counts. It has run: only what follows from it can fail."""
@@ -163,6 +157,8 @@ class CompiledCall:
             self._leave(str(failure))
         elif self._whole.rests:
             self._settle()
+        elif self._whole.tournament.held_back:  # timing calls would tell nothing, and takes up to 0.1 ms of each
+            self._runs, self._untimed = self._by(Turn(self._whole.by_graphs)), 0
 
     def _settle(self) -> None:
         """Run the next calls by the fastest way, without timing them."""

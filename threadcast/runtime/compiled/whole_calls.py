@@ -6,6 +6,7 @@ call, and `observe` takes note of how long it took.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ _ELSEWHERE = 10
 _SHORTENED = 4
 """Most calls that wait for the short way to graphs that have settled: one learns it, unless its arguments are special,
 or its backward pass comes late. A convention."""
+_LAST = 10
+"""Last calls by graphs that learn, of which the fastest tells how long one takes. A convention."""
 _LOOKS_S = 0.05
 """Seconds between two looks at what is at work beside the calls. A convention."""
 
@@ -73,8 +76,8 @@ class WholeCalls(Rounds):
         self._shortened = self._uncounted = self._elsewhere = 0
         """Calls that have waited for a shorter way to the graphs; calls since the last one that counts; calls in a row
         of other sizes."""
-        self._took_s = 0.0
-        """Seconds of the fastest call by graphs that are prepared now."""
+        self._took_s = deque[float](maxlen=_LAST)
+        """Seconds of the last calls by graphs that are prepared now."""
         self._looked_s, self._trains = 0.0, False
         self._what: to.Run | to.RunStage = to.Run(AS_TRACED)
         self._sizes: tuple[int, ...] | None = None
@@ -131,7 +134,8 @@ class WholeCalls(Rounds):
 
     def prepare(self, key: to.Key) -> None:
         """Have the graphs run calls, in which they learn."""
-        self._shortened, self._took_s = 0, 0.0
+        self._shortened = 0
+        self._took_s.clear()
         self.tell(to.Staged(key, Place.CALL))
 
     def observe(self, *, started_s: float, seconds: float) -> None:
@@ -147,7 +151,7 @@ class WholeCalls(Rounds):
         self.tell(event)
         self.do()
         if isinstance(what, to.RunStage):
-            self._took_s = min(self._took_s or seconds, seconds)
+            self._took_s.append(seconds)
             self._staged()
             self.do()
 
@@ -187,16 +191,20 @@ class WholeCalls(Rounds):
         """Tell how far the preparation of the graphs is, unless they run or have been dropped meanwhile."""
         if self._are_out or GRAPHS in (self.tournament.best, self.tournament.challenger):
             return
-        outlook = self.outlook
+        outlook, best_s = self.outlook, self.tournament.best_s or 0.0
+        took_s = min(self._took_s, default=best_s)
+        faster_s = took_s if took_s < best_s else None
         learns = outlook.place is not None and (self.budget.unlimited or self._lost)
         if learns or not self._have_settled:
-            cost_s = outlook.cost_s + max(0.0, self._took_s - (self.tournament.best_s or 0.0))
+            cost_s = 0.0  # they gain already, whether or not there is time for what they would learn next
+            if faster_s is None:
+                cost_s = outlook.cost_s + max(0.0, took_s - best_s)
             self.tell(to.Staged(GRAPHS, outlook.place or Place.CALL, cost_s))
         elif self._trains and self._shortened < _SHORTENED and isinstance(self._run, ShortWay) and self._run.learns():
             self._shortened += 1
             self.tell(to.Staged(GRAPHS, Place.CALL))
         else:
-            self.tell(to.Ready(GRAPHS))
+            self.tell(to.Ready(GRAPHS, faster_s))
 
     def carry_out(self, instruction: to.Instruction) -> None:
         """Take note of verdicts, have graphs that lost learn on, and keep what is the fastest for later processes."""
