@@ -81,8 +81,8 @@ def test_two_known_numbers_of_cores_say_how_it_scales_beyond_them(serial):
     known = {cores: 1 / (serial + (1 - serial) / cores) for cores in range(1, 65)}
     claim = Claim(progress={cores: known[cores] for cores in (3, 4)})
     assert [claim.rate(cores) for cores in (1, 8, 64)] == pytest.approx([known[cores] for cores in (1, 8, 64)])
-    falls = Claim(progress={4: 10.0, 8: 9.0})
-    assert falls.rate(64) == 9.0
+    assert Claim(progress={4: 10.0, 8: 9.0}).rate(64) == 9.0
+    assert Claim(progress={1: 1.0, 2: 3.0}).rate(64) == pytest.approx(96.0), "more than linear is linear beyond"
 
 
 @pytest.mark.parametrize(

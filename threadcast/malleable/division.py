@@ -155,5 +155,6 @@ def _serial(known: Mapping[int, float]) -> float:
     gain = known[last] / known[first]
     if last == first:
         return SERIAL
-    fits = (1 / first - gain / last) / (gain - gain / last - 1 + 1 / first) if gain > 1 else 1.0
-    return min(max(fits, 0.0), 1.0)
+    if gain <= 1:
+        return 1.0
+    return max((1 / first - gain / last) / (gain - gain / last - 1 + 1 / first), 0.0)
