@@ -22,31 +22,17 @@ def read(tmp_path: Path, table: str | bytes, notes: list[str] | None = None) -> 
     return read_long_form(path) if notes is None else read_long_form(path, note=notes.append)
 
 
-@pytest.mark.parametrize("column", ["trial", "run", "iteration", "Trial", "run_id", "feature.trial", "rep no", "seed"])
+@pytest.mark.parametrize("column", ["trial", "run", "Iteration", "run_id", "seed"])
 def test_a_column_named_after_repetitions_describes_no_op(tmp_path: Path, column: str) -> None:
-    prefix, notes = "feature." if column.startswith("feature.") else "", list[str]()
-    text = f"{prefix}m,{column},threads,seconds\n" + "".join(
+    notes = list[str]()
+    text = f"m,{column},threads,seconds\n" + "".join(
         f"{m},{at},{n},{m + at / 100}\n" for m in (8, 9) for at in (3, 1, 2) for n in (1, 4)
     )
     found = read(tmp_path, text, notes)
     assert len({m.op for m in found}) == 2
     assert {len(m.samples) for m in found} == {3}
     assert {name for m in found for name in m.op.attributes} == {"m", "label"}
-    assert [column.removeprefix("feature.") in note for note in notes] == [True]
-
-
-@pytest.mark.parametrize(
-    ("values", "more", "said"),
-    [((1, 2, 3), "", True), ((0, 1), "", True), ((64, 128), "", False), ((1, 2, 3), ",repeat", False)],
-)
-def test_a_column_that_may_number_repetitions_is_named(
-    tmp_path: Path, values: tuple[int, ...], more: str, said: bool
-) -> None:
-    notes: list[str] = []
-    rows = "".join(f"{m},{at},{n},1{more and ',0'}\n" for m in (8, 9) for at in values for n in (1, 4))
-    found = read(tmp_path, f"m,round,threads,seconds{more}\n{rows}", notes)
-    assert len({m.op for m in found}) == 2 * len(values)
-    assert any("if it numbers repetitions: --column 'repeat=round'" in note for note in notes) == said
+    assert [f"the column {column!r} numbers repetitions" in note for note in notes] == [True]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def command(
     A FILE is one of those that `db import` takes. Of files with the same content, under whatever names, one counts.
     """
     if not files and reading != Reading():
-        raise click.UsageError("--machine, --op, --column and --skip-bad are for FILEs; the store knows its own")
+        raise click.UsageError("--machine, --op and --column are for FILEs; the store knows its own")
     from threadcast.models.judgement import ranked
 
     if files:

@@ -111,11 +111,10 @@ def ops(output: Output, settings: Settings, texts: tuple[str, ...], machine: str
 @setting("store", "--store")
 @common
 def import_(output: Output, settings: Settings, files: tuple[Path, ...], reading: Reading) -> None:
-    """Add the measurements of FILEs: tables (CSV or other text, JSON, Parquet), and what benchmarks write.
+    """Add the measurements of FILEs, tables as CSV (also gzipped) or Parquet.
 
     A table needs a column of threads, one of times, and op or columns that describe the op, such as m, k, n. Usual
-    names are known (num_threads, time_ms, duration; t1, t2, t4); --column says others, and the unit where a name does
-    not. Files of Google Benchmark (CSV, JSON), pyperf and hyperfine (JSON) are taken as they are. All files are
+    names are known (num_threads, time_ms); --column says others, and the unit where a name does not. All files are
     read before any is added. A file that was added before, under whatever name, is not added again; nor are those
     measurements of an export that the store has. Measurements of other files, without conditions, count as repetitions.
     """

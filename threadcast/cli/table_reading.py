@@ -19,39 +19,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the user wants tables to be read: labels that they lack, what their columns are, and bad rows left out."""
+    """How the user wants tables to be read: labels that they lack, and what their columns are."""
 
     machine: str | None = None
     op: str | None = None
     columns: tuple[str, ...] = ()
-    skip_bad: bool = False
 
     def measurements(self, path: Path, output: Output) -> list[Measurement]:
         """Those in the table at `path`; the user is told what was taken for what, and what was left out."""
         from threadcast.store.long_form import read_long_form
 
-        return read_long_form(
-            path, machine=self.machine, op=self.op, columns=self.columns, skip_bad=self.skip_bad, note=output.note
-        )
+        return read_long_form(path, machine=self.machine, op=self.op, columns=self.columns, note=output.note)
 
 
 def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --machine, --op, --column and --skip-bad; it gets them as one argument, `reading`."""
+    """Give a command --machine, --op and --column; it gets them as one argument, `reading`."""
 
     @click.option("--machine", help="Label of the machine, for files that name none [default: the file's name].")
     @click.option("--op", help="Kind of the ops, for files that name none [default: the file's name].")
     @click.option(
         "--column", "columns", multiple=True, metavar="ROLE=NAME[:UNIT]", callback=_checked,
         help="What a column is: threads=num_threads, or threads=4 of all rows; seconds=time:ms (s, ms, us, ns), or "
-        "seconds=t*:us of a column for each number of threads; also machine, op, id, affinity, repeat, ignored. May be "
+        "seconds=t*:us of a column for each number of threads; also machine, op, affinity, repeat, ignored. May be "
         "repeated.",
     )  # fmt: skip
-    @click.option("--skip-bad", is_flag=True, help="Leave out rows that cannot be read, and say how many and why.")
     @functools.wraps(function)
     def with_reading(
-        *args: Any, machine: str | None, op: str | None, columns: tuple[str, ...], skip_bad: bool, **kwargs: Any
+        *args: Any, machine: str | None, op: str | None, columns: tuple[str, ...], **kwargs: Any
     ) -> Any:
-        return function(*args, reading=Reading(machine, op, columns, skip_bad), **kwargs)
+        return function(*args, reading=Reading(machine, op, columns), **kwargs)
 
     return with_reading
 

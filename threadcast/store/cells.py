@@ -10,12 +10,11 @@ from contextlib import suppress
 from typing import Any
 
 from threadcast.core.errors import FormatError
-from threadcast.store.column_names import REPETITION
 from threadcast.store.table_files import TableFile
 
 Row = Sequence[Any]
 """The cells of one row, in the order of the columns."""
-_KNOWN = ("machine", "op", "id", "threads", "affinity", "repeat", "seconds")
+_KNOWN = ("machine", "op", "threads", "affinity", "repeat", "seconds")
 _PREFIXES = ("feature.", "counter.", "json.")
 
 _AMBIGUOUS = re.compile(
@@ -45,8 +44,6 @@ class Cells:
 
     def __init__(self, table: TableFile) -> None:
         self.table = table
-        self.repetitions: list[str] = []
-        """Columns that `features` left out, as by their names they number repetitions."""
         self.columns = at = {name: i for i, name in enumerate(table.columns)}
         if alone := [name for name in ("machine", "op") if f"json.{name}" in at and name not in at]:
             raise FormatError(
@@ -62,20 +59,18 @@ class Cells:
         no `op`, all rows are of one op.
 
         Without any `feature.` column, and without `op` or `repeat`, all columns that have a name and no other meaning
-        describe ops; columns that number repetitions never do.
+        describe ops.
         """
         if "json.op" in self.columns and "op" in self.columns:
             return {}
         found = self.prefixed("feature.")
-        if not found and not {"op", "repeat"} <= self.columns.keys():
-            found = {
-                name: at
-                for name, at in self.columns.items()
-                if name and name not in _KNOWN and not name.startswith(_PREFIXES) and name not in self.table.nested
-            }
-        self.repetitions = [name for name in found if REPETITION.fullmatch(name)]
-        found = {name: at for name, at in found.items() if name not in self.repetitions}
-        return found or {name: at for name, at in self.columns.items() if name == "id" and "repeat" not in self.columns}
+        if found or {"op", "repeat"} <= self.columns.keys():
+            return found
+        return {
+            name: at
+            for name, at in self.columns.items()
+            if name and name not in _KNOWN and not name.startswith(_PREFIXES) and name not in self.table.nested
+        }
 
     def prefixed(self, prefix: str) -> dict[str, int]:
         """The positions of the columns whose names start with `prefix`, by the rest of their names."""

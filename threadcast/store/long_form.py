@@ -1,7 +1,7 @@
 """Measurements as one flat table, one row for each sample, in CSV, gzipped CSV or Parquet.
 
-Tables of other programs are read too, in more kinds of file (`table_opening`, `benchmark_files`) and with other names,
-units and layouts (`columns_of_others`), which become these:
+Tables of other programs are read too, in which columns have other names, units and layouts (`columns_of_others`), which
+become these:
 
 Columns: `machine, op, threads, affinity, repeat, seconds`, then any number of `feature.*` (numbers or text that
 describe the op) and `counter.*` (counts per run; empty where not counted, nan where it could not be read). Other
@@ -49,21 +49,21 @@ _log = logging.getLogger(__name__)
 
 def read_long_form(
     path: str | Path, *, machine: str | None = None, op: str | None = None, columns: Sequence[str] = (),
-    skip_bad: bool = False, note: Callable[[str], None] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> list[Measurement]:  # fmt: skip
     """Read the measurements of a table of any program, in the order of their first rows.
 
     `machine` and `op` are the label of the machine and the kind of the ops where the file has no such columns; by
     default the file's name without its suffix. InvalidInput where it has them. `columns` say what columns are, each as
-    `threads=num_threads` or `seconds=time_ms:ms` (`columns_of_others`). `skip_bad` leaves out rows that cannot be read.
-    `note` is called with a sentence for each column that has another name or only tells repetitions apart, and for rows
-    that are left out (by default it is logged). FormatError naming line and column for a missing or ambiguous column, a
+    `threads=num_threads` or `seconds=time_ms:ms` (`columns_of_others`). `note` is called with a sentence for each column
+    that has another name or only tells repetitions apart, and for rows without a time, which are left out (by default
+    it is logged). FormatError naming line and column for a missing or ambiguous column, a
     value that is out of range, a repeated row, or no rows at all; OSError when the file cannot be read.
     """
     choices, said = [Choice.read(text) for text in columns], note or _log.info
     with open_table(Path(path)) as raw:
         table = in_long_form(raw, choices, said)
-        return LongFormReader(table, machine=machine, op=op, skip_bad=skip_bad, note=said).measurements()
+        return LongFormReader(table, machine=machine, op=op, note=said).measurements()
 
 
 def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> None:

@@ -22,9 +22,6 @@ from threadcast.store.table_files import TableFile
 
 T = TypeVar("T", Machine, Op)
 
-_NAMED = 3
-"""Most rows that a note on rows which are left out names."""
-
 
 class _Row(NamedTuple):
     """One sample, and the number of its row."""
@@ -49,8 +46,6 @@ class _Label:
     """The machine or op in threadcast's JSON form, where the file has it."""
     kind: str = "op"
     """The kind of an op that no column `feature.kind` names."""
-    named: str = ""
-    """What the table's column `id` calls an op that its features describe."""
     cases: set[Case] = field(default_factory=set)
     """Those that a machine was measured in."""
 
@@ -63,7 +58,7 @@ class LongFormReader:
     """
 
     def __init__(
-        self, table: TableFile, *, machine: str | None = None, op: str | None = None, skip_bad: bool = False,
+        self, table: TableFile, *, machine: str | None = None, op: str | None = None,
         note: Callable[[str], None] = lambda said: None,
     ) -> None:  # fmt: skip
         """Raises FormatError when a column is missing or repeated, InvalidInput for a name that the table has."""
@@ -72,11 +67,9 @@ class LongFormReader:
             if given is not None and name in self._cells.columns:
                 raise InvalidInput(f"{table.path} has a column {name!r}; leave out {name}={given!r}")
         plain = printable(table.path.name.split(".")[0]) or "table"
-        self._skip_bad, self._bad, self._untimed = skip_bad, list[FormatError](), 0
-        self._default_machine, self._default_op = (machine or table.machine or plain).strip(), (op or plain).strip()
+        self._untimed = 0
+        self._default_machine, self._default_op = (machine or plain).strip(), (op or plain).strip()
         self._features = self._cells.features()
-        for name in self._cells.repetitions:
-            note(f"{table.path}: the column {name!r} numbers repetitions, and does not describe ops")
         if not self._features and "op" not in self._cells.columns:
             note(f"{table.path}: no column tells ops apart, so all rows are of one op, {self._default_op!r}")
         # ops are told apart by what describes them where they have no label, or a label that is that of their kind
@@ -91,7 +84,7 @@ class LongFormReader:
     def measurements(self) -> list[Measurement]:
         """The measurements in the order of their first rows."""
         groups = self._read_rows()
-        self._refuse_ops_of_one_row(groups)
+        self._refuse_ops_of_one_case(groups)
         machines = {label: self._machine(label, facts) for label, facts in self._machines.items()}
         ops = {label: self._op(label, facts) for label, facts in self._ops.items()}
         for (machine, _, case), group in groups.items():
@@ -112,14 +105,18 @@ class LongFormReader:
         ]  # fmt: skip
         return [measurement for _, measurement in sorted(found, key=lambda pair: pair[0])]
 
-    def _refuse_ops_of_one_row(self, groups: Mapping[tuple[str, str, Case], list[_Row]]) -> None:
-        """Raise FormatError where each row would be an op of its own, as with a column that numbers rows."""
-        threads = {case.threads for _, _, case in groups}
-        rows = sum(map(len, groups.values()))
-        if self._by_features and len(threads) > 1 and len({(machine, op) for machine, op, _ in groups}) == rows:
+    def _refuse_ops_of_one_case(self, groups: Mapping[tuple[str, str, Case], list[_Row]]) -> None:
+        """Raise FormatError where most ops have one number of threads though the table has several, as with a column of
+        results or of dates among those that describe ops."""
+        counts: dict[tuple[str, str], set[int]] = {}
+        for machine, op, case in groups:
+            counts.setdefault((machine, op), set()).add(case.threads)
+        alone = sum(len(found) == 1 for found in counts.values())
+        if self._by_features and 2 * alone > len(counts) and len(set().union(*counts.values())) > 1:
             raise FormatError(
-                f"{self._cells.table.path}: no two rows are of the same op by the columns {', '.join(self._features)}; "
-                "leave out columns that differ from row to row, such as results and dates: --column ignored=NAME"
+                f"{self._cells.table.path}: {alone} of {len(counts)} ops have one number of threads by the columns "
+                f"{', '.join(self._features)}; leave out what describes no op, such as results and dates: "
+                "--column ignored=NAME"
             )
 
     def _read_rows(self) -> dict[tuple[str, str, Case], list[_Row]]:
@@ -128,7 +125,7 @@ class LongFormReader:
         spelled: dict[tuple[Any, ...], list[_Row]] = {}  # by the cells as they stand, which may differ for one case
         groups: dict[tuple[str, str, Case], list[_Row]] = {}
         features = tuple(self._features.values())
-        labels_at = [columns[name] for name in ("machine", "op", "id", "threads", "affinity") if name in columns]
+        labels_at = [columns[name] for name in ("machine", "op", "threads", "affinity") if name in columns]
         where = itemgetter(*labels_at, *(features if self._by_features else ()))
         described = [
             (columns[f"json.{name}"], name, labels)
@@ -136,49 +133,33 @@ class LongFormReader:
             if f"json.{name}" in columns
         ]
         for number, cells in self._cells.table.rows:
-            try:
-                if isinstance(cells, FormatError):
-                    raise cells
-                if self._cells.text(cells, "seconds").lower() in NO_TIME:
-                    self._untimed += 1
-                    continue
-                row = self._row(number, cells)
-                group = spelled.get(where(cells))
-                if group is None:
-                    key = self._key(number, cells)
-                    group = spelled[where(cells)] = groups.setdefault(key, [])
-                if features and not self._by_features:
-                    self._check_features(number, cells)
-            except FormatError as error:
-                if not self._skip_bad:
-                    raise FormatError(f"{error}; --skip-bad leaves out such rows") from error
-                self._bad.append(error)
+            if isinstance(cells, FormatError):
+                raise cells
+            if self._cells.text(cells, "seconds").lower() in NO_TIME:
+                self._untimed += 1
                 continue
+            row = self._row(number, cells)
+            group = spelled.get(where(cells))
+            if group is None:
+                group = spelled[where(cells)] = groups.setdefault(self._key(number, cells), [])
+            if features and not self._by_features:
+                self._check_features(number, cells)
             group.append(row if "repeat" in columns else row._replace(repeat=len(group) + 1))
             for at, name, labels in described:
                 if cells[at]:
                     self._describe(number, name, cells[at], labels[self._cells.text(cells, name)])
-        groups = {key: rows for key, rows in groups.items() if rows}
-        self._tell_left_out(bool(groups))
-        return groups
-
-    def _tell_left_out(self, has_rows: bool) -> None:
-        """Note how many rows were left out, and why; FormatError where none is left."""
         path, row = self._cells.table.path, self._cells.table.unit
         if count := self._untimed:
             self._note(f"{path}: left out {count:,} {row}{'s' * (count > 1)} without a time")
-        if count := len(self._bad):
-            first = "; ".join(map(str, self._bad[:_NAMED]))
-            self._note(f"{path}: left out {count:,} bad {row}{'s' * (count > 1)}: {first}{'; ...' * (count > _NAMED)}")
-        if not has_rows:
-            without = " with a time" if self._untimed or self._bad else ""
-            raise FormatError(f"{path} has no rows{without} below its column names")
+        if not groups:
+            raise FormatError(f"{path} has no rows{' with a time' * bool(count)} below its column names")
+        return groups
 
     def _key(self, number: int, cells: Row) -> tuple[str, str, Case]:
         affinity = self._cells.text(cells, "affinity").lower() or Affinity.COMPACT
         if affinity not in list(Affinity):
-            message = f"must be {' or '.join(Affinity)}, or as OpenMP says it: close, primary, true or false"
-            raise self._cells.error(number, "affinity", f"{message}, got {affinity!r}")
+            message = f"must be {' or '.join(Affinity)} (OpenMP's close is compact), got {affinity!r}"
+            raise self._cells.error(number, "affinity", message)
         threads = self._cells.integer(number, cells, "threads")
         if not 1 <= threads <= MAX_CORES:
             raise self._cells.error(number, "threads", f"must be from 1 to {MAX_CORES}, got {threads}")
@@ -186,19 +167,18 @@ class LongFormReader:
         machine = self._label(number, cells, "machine", self._default_machine)
         op = kind = self._label(number, cells, "op", self._default_op)
         if self._by_features:
-            named = "" if "id" in self._features else self._cells.text(cells, "id")
-            op = self._described_op(number, kind, self._features_of(number, cells), named)
+            op = self._described_op(number, kind, self._features_of(number, cells))
         else:
             self._ops.setdefault(op, _Label(number))
         self._machines.setdefault(machine, _Label(number)).cases.add(case)
         return machine, op, case
 
-    def _described_op(self, number: int, kind: str, features: tuple[Feature, ...], named: str) -> str:
-        """The label of an op that only its id, its kind and its features tell from others."""
+    def _described_op(self, number: int, kind: str, features: tuple[Feature, ...]) -> str:
+        """The label of an op that only its kind and its features tell from others."""
         named_values = zip(self._features, features, strict=True)
         sizes = [f"{name}={value}" for name, value in named_values if value is not None]
-        label = " ".join([*([named] if named else []), kind, *sizes])
-        self._ops.setdefault(label, _Label(number, features, kind=kind, named=named))
+        label = " ".join([kind, *sizes])
+        self._ops.setdefault(label, _Label(number, features, kind=kind))
         return label
 
     def _features_of(self, number: int, cells: Row) -> tuple[Feature, ...]:

@@ -26,8 +26,8 @@ class TableFile:
 
     `rows` yields each row's number and cells, or the FormatError of a row that cannot be read. Cells of a text are
     text, "" where empty; those of a Parquet file are Python values, None where null; its decimal numbers and binary
-    values are text too. In a text the number is that of the line; elsewhere rows are counted from 1. `unit` is "line",
-    "row" or "result" accordingly.
+    values are text too. In a text the number is that of the line; elsewhere rows are counted from 1. `unit` is "line"
+    or "row" accordingly.
     """
 
     path: Path
@@ -35,11 +35,9 @@ class TableFile:
     rows: Iterator[tuple[int, Sequence[Any] | FormatError]]
     unit: str
     nested: frozenset[str] = frozenset()
-    """Columns of lists, maps or structures, which Parquet and JSON files can have."""
+    """Columns of lists, maps or structures, which Parquet files can have."""
     called: Mapping[str, str] = field(default_factory=dict)
     """What the file calls columns that have another name here."""
-    machine: str | None = None
-    """The name of the machine, where the file says it once."""
 
     def error(self, number: int, column: str, message: str) -> FormatError:
         """The error to raise about one cell."""

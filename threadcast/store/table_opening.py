@@ -1,4 +1,4 @@
-"""Opens tables by their content: text with commas, semicolons, tabs or blanks between its cells, JSON, Parquet."""
+"""Opens tables by their content: text with commas, semicolons or tabs between its cells, plain or gzipped; Parquet."""
 
 from __future__ import annotations
 
@@ -13,22 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from threadcast.core.errors import FormatError
-from threadcast.store.benchmark_files import GOOGLE_CSV, google_csv, json_table
 from threadcast.store.table_files import TableFile, open_parquet
 
 _CELL_CHARACTERS = 2**30
 """Most characters in one cell of a CSV file that is read. Python's own limit, 131,072, is less than the JSON of a
 machine or of conditions may take."""
 
-_PREAMBLE = 50
-"""Most lines that Google Benchmark prints before its table."""
-
-_KINDS = "tables are read as CSV or other text, JSON or Parquet, the first two also gzipped"
+_KINDS = "tables are read as CSV, plain or gzipped, and as Parquet"
 
 
 @contextmanager
 def open_table(path: Path) -> Iterator[TableFile]:
-    """Open the table at `path`, whatever its name: Parquet, JSON (`benchmark_files`), or text, plain or gzipped.
+    """Open the table at `path`, whatever its name: Parquet, or text, plain or gzipped.
 
     FormatError for a file of another kind, here or while its rows are read; OSError when it cannot be read.
     """
@@ -44,7 +40,7 @@ def open_table(path: Path) -> Iterator[TableFile]:
             text = content.decode("utf-8-sig")
             if "\0" in text:
                 raise FormatError(f"{path} is not a whole text: it has bytes of value 0; {_KINDS}")
-            yield json_table(path, text) if text.lstrip()[:1] in ("{", "[") else _text_table(path, text)
+            yield _text_table(path, text)
         except UnicodeError as error:
             raise FormatError(
                 f"{path} is not a whole text in UTF-8: {error}. {_KINDS}; of a text in another code: "
@@ -57,8 +53,7 @@ def open_table(path: Path) -> Iterator[TableFile]:
 def _text_table(path: Path, text: str) -> TableFile:
     csv.field_size_limit(max(csv.field_size_limit(), _CELL_CHARACTERS))  # of the whole process: it is never lowered
     lines = io.StringIO(text).readlines()
-    begin = next((i for i, line in enumerate(lines[:_PREAMBLE]) if line.startswith(",".join(GOOGLE_CSV))), 0)
-    first = next((i for i in range(begin, len(lines)) if lines[i].strip() and lines[i][0] != "#"), len(lines))
+    first = next((i for i, line in enumerate(lines) if line.strip() and line[0] != "#"), len(lines))
     rows = _rows(lines, first, _separator(lines[first]) if first < len(lines) else ",")
     number, columns = next(rows, (0, []))
     if not columns:
@@ -75,8 +70,7 @@ def _text_table(path: Path, text: str) -> TableFile:
                 message = f"{len(cells)} cells, but line {number} names {len(names)} columns"
                 yield at, FormatError(f"{path}, line {at}: {message}")
 
-    table = TableFile(path, names, checked(), "line")
-    return google_csv(table) if names[: len(GOOGLE_CSV)] == GOOGLE_CSV else table
+    return TableFile(path, names, checked(), "line")
 
 
 def _separator(head: str) -> str:
@@ -84,15 +78,13 @@ def _separator(head: str) -> str:
     bare = re.sub(r'"[^"]*"', "", head)
     if head.startswith("machine,op,threads,"):  # which threadcast wrote: names of counters may have any mark
         return ","
-    mark = max("\t;,", key=bare.count)
-    return mark if mark in bare else " " if " " in bare.strip() else ","
+    return max(",;\t", key=bare.count)
 
 
 def _rows(lines: Sequence[str], first: int, separator: str) -> Iterator[tuple[int, list[str]]]:
     """The cells of each line from `first` on (from 0) that is no comment, with its number (from 1)."""
-    of_blanks = separator == " "
-    given = ("\n" if line.startswith("#") else f"{line.strip()}\n" if of_blanks else line for line in lines[first:])
-    reader = csv.reader(given, delimiter=separator, strict=True, skipinitialspace=separator in ", ")
+    given = ("\n" if line.startswith("#") else line for line in lines[first:])
+    reader = csv.reader(given, delimiter=separator, strict=True, skipinitialspace=separator == ",")
     for cells in reader:
         if any(map(str.strip, cells)):
             yield first + reader.line_num, cells
