@@ -30,7 +30,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dask scheduler                                        # on one machine",
         "dask worker tcp://host:8786 --no-nanny --nthreads 1   # on each machine that measures",
         "threadcast campaign resnet18 lstm --scheduler tcp://host:8786 --store postgresql://host/threadcast",
-        "threadcast campaign resnet18 lstm --service https://threadcast.example --key-file key",
+        "threadcast campaign resnet18 lstm",
     ),
     "train": ("threadcast train --model hill_climb --model xgboost",),
     "compare": (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +84,6 @@ def test_demo_measures_learns_serves_plans_and_runs(done: Demo) -> None:
     assert summary["predictions_over_http"] == summary["ops_measured"] > 50
     few = len(read_machine().cases()) < demo.FEWEST_CASES
     assert set(summary["models"]) == (set() if few else set(registry_of_kinds.names()))
-    report = (done.folder / "report.html").read_text()
-    assert ("cases of an op, as here, cannot judge a model" in report) is few
-    assert report.split("<p>")[1].startswith(f"<strong>{escape(summary['verdict'])}</strong>")
     assert summary["verdict"].startswith("Planned steps take ")
     assert summary["load"] in summary["verdict"]
     assert 0 < summary["lower_bound_s"] <= summary["predicted_step_s"]

@@ -330,20 +330,11 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(folder: Path) -> N
     assert "Traceback" not in (folder / "stderr").read_text()
 
 
-def test_without_a_scheduler_this_machine_measures_and_a_service_gets_it(folder: Path) -> None:
-    from tests.fleet.test_outbox import serving
-
-    (folder / "service").mkdir()
-    with serving(folder / "service") as service:
-        code, report = campaign(folder, "--store", "store.sqlite", "--service", service.url)
-        with Store.open(folder / "store.sqlite") as store:
-            stored = store.measurements()
-        assert code == 0
-        assert [m.seconds for m in service.measured] == [m.seconds for m in stored]
-        assert (report["sent"], report["unsent"], report["refused"]) == (len(stored), 0, 0)
-    code, unreached = campaign(folder, "--store", "store.sqlite", "--service", "http://127.0.0.1:9")
-    assert code == 1
-    assert unreached["unsent"] == len(stored)
+def test_without_a_scheduler_this_machine_measures(folder: Path) -> None:
+    code, report = campaign(folder, "--store", "store.sqlite")
+    with Store.open(folder / "store.sqlite") as store:
+        assert (code, report["measured"]) == (0, len(store.measurements()))
+    assert report["measured"] > 0
 
 
 def test_a_cluster_of_this_machine_takes_no_port_that_others_may_want() -> None:

@@ -18,7 +18,6 @@ from threadcast.core import Machine, Op, OpGraph
 from threadcast.core.errors import InvalidInput
 from threadcast.core.graph import Edge
 from threadcast.scheduler import planner, planner_process
-from threadcast.scheduler.bounds.speedup_bound import ceiling
 from threadcast.scheduler.planner_process import PlannerEnded, PlannerProcess
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of
@@ -86,21 +85,14 @@ def test_a_question_has_equal_ops_once_and_loses_nothing_that_plans_need(problem
     asked = Problem(graph, curves.take([0, 1, 2, 0]), problem.machine)
     message = planner_process._problem_bytes(asked, "auto", {"budget_s": 1.5})
     assert message.count(b'"mm"') == 1
-    found, policy, options, limits = planner_process._problem_of(message)
-    assert (policy, options, limits) == ("auto", {"budget_s": 1.5}, False)
+    found, policy, options = planner_process._problem_of(message)
+    assert (policy, options) == ("auto", {"budget_s": 1.5})
     assert (found.graph.ids, found.graph.ops, found.graph.edges) == (graph.ids, graph.ops, graph.edges)
     assert [(op.flops, op.bytes_moved) for op in found.graph.ops] == [(op.flops, op.bytes_moved) for op in graph.ops]
     assert found.machine == asked.machine
     assert found.curves.cases == asked.curves.cases
     for name in ("seconds", "low", "high", "source"):
         assert np.array_equal(getattr(found.curves, name), getattr(asked.curves, name))
-
-
-def test_the_limits_of_any_plan_are_those_of_this_process(process: PlannerProcess, problem: Problem) -> None:
-    process.ask(problem, policy="critical_path", limits=True)
-    made = process.answer(LONG_S)
-    assert made is not None
-    assert made.limits == ceiling(problem)
 
 
 def test_options_that_a_policy_does_not_have_are_refused(process: PlannerProcess, problem: Problem) -> None:

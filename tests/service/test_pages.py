@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +14,6 @@ from flask.testing import FlaskClient
 
 from tests.service.service_data import GRAPH, MACHINE, OPS
 from threadcast.core import Case, Machine, Measurement, Op, Placement, Plan, Sample, Trace
-from threadcast.service import planners
 from threadcast.service.app import create_app
 from threadcast.service.pages import SECURITY_HEADERS
 from threadcast.service.settings import ServiceSettings
@@ -195,26 +193,6 @@ def test_an_op_shows_measured_points_and_the_line_of_each_model(client: FlaskCli
     assert "<noscript>" in text
 
 
-def test_a_network_is_planned_when_asked_for_with_its_ceiling(client: FlaskClient) -> None:
-    _, text = page(client, "/networks/net")
-    assert "Plan it" in text
-    _, text = page(client, "/networks/net?plan=now")
-    assert "Can scheduling help?" in text
-    assert "no schedule is below" in text
-    assert text.count('class="timeline"') >= 1
-    _, again = page(client, "/networks/net")
-    assert "Plan it" not in again
-    assert client.get("/networks/net/timeline.json").get_json()["traceEvents"]
-
-
-def test_a_plan_that_is_not_made_within_the_deadline_is_told_on_the_page(settings: ServiceSettings) -> None:
-    planners.close()  # the next one takes longer than this to start
-    app = create_app(replace(settings, deadline_s=0.05))
-    _, text = page(app.test_client(), "/networks/net?plan=now")
-    assert "was not done within 0.05 s" in text
-    app.extensions["threadcast"].store.close()
-
-
 def test_the_last_run_is_shown_with_the_prediction_and_one_traced_step(
     client: FlaskClient, settings: ServiceSettings
 ) -> None:
@@ -227,6 +205,7 @@ def test_the_last_run_is_shown_with_the_prediction_and_one_traced_step(
     assert re.findall(r"<h3>([\w ]+),", text) == ["Predicted", "One traced step"]
     assert "; one traced step took <strong>" in text
     assert f"{GRAPH.ids[0]} ({GRAPH.ops[0].kind}), 1 thread, 1.00 s from 0 s" in text
+    assert client.get("/networks/net/timeline.json").get_json()["traceEvents"]
 
 
 def test_drift_holds_later_measurements_against_the_model(client: FlaskClient, settings: ServiceSettings) -> None:

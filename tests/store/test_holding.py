@@ -11,7 +11,7 @@ import pytest
 from threadcast.core import Machine, Measurement, Op, Sample, TensorSpec
 from threadcast.core.measurement import OTHERS_SHARE, Doubt
 from threadcast.core.measurement_time import REPLACES, dated, not_void
-from threadcast.store.holding import STATES_APART, op_courses, what_holds, why_not_held
+from threadcast.store.holding import STATES_APART, op_courses, what_holds
 from threadcast.store.machine_changes import MachineChanges
 from threadcast.store.shifts import MARGIN
 
@@ -101,7 +101,6 @@ def test_what_says_nothing_of_its_caches_is_compared_with_and_counts_for_what_is
     held = what_holds([*before, *slow])
     assert held[CASES[0]].seconds == pytest.approx(3.0)
     assert held[CASES[1]].stale, "its case was not measured since"
-    assert why_not_held([*before, *slow])[-len(slow) :] == [""] * len(slow)
     assert what_holds([*before, slow[0]])[CASES[0]].seconds != 1.0 or not together
     later = at(9, CASES[0], 1.0, 1.0, 1.0, cache=cache)
     assert what_holds([*before, *slow, later])[CASES[0]].seconds == pytest.approx(1.0), "it is compared with it, too"
@@ -115,19 +114,6 @@ def test_what_says_nothing_of_its_caches_goes_with_the_likest_of_its_case() -> N
     assert [s.seconds for s in held[CASES[1]].samples] == pytest.approx([0.8, 1.0])
     assert held[CASES[2]] is silent[2]
     assert what_holds(silent) == {m.case: m for m in silent}
-
-
-def test_why_a_measurement_is_in_nothing_that_holds_is_said() -> None:
-    rotated, warm = at(0, CASES[0], 1.0, cache="rotated"), at(1, CASES[0], 1.0)
-    reasons = why_not_held([rotated, warm, at(1, CASES[1], 1.0)])
-    assert (reasons[0], reasons[2]) == ("", "")
-    assert reasons[1].startswith("its caches were warm, and times with rotated ones")
-    changed = why_not_held([*everywhere(0), *everywhere(9, 3.0), at(4, CASES[0], 1.0)])
-    assert [why[:18] for why in changed[-2:]] == ["", "newer measurements"]
-    (void, _) = why_not_held([warm, replace(at(5, CASES[1], 1.0), conditions={
-        "time": (DAY_0 + timedelta(days=5)).isoformat(), "replaces_before": (DAY_0 + timedelta(days=2)).isoformat(),
-    })])  # fmt: skip
-    assert "void" in void
 
 
 def test_the_doubts_of_other_caches_and_of_a_changed_machine_are_added() -> None:
@@ -298,4 +284,3 @@ def test_disturbed_measurements_count_only_where_a_case_has_no_others() -> None:
     assert held[CASES[1]].seconds == 8.0
     assert held[CASES[1]].doubt == Doubt(math.log(4), 0.0, False)
     assert what_holds(list(held.values())) == held
-    assert why_not_held([quiet, later, alone])[1].startswith("others used the CPUs")

@@ -9,14 +9,12 @@ import click
 from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
-from threadcast.cli.shared_measurements import sending, sent_document, service_options, warn_unsent
 from threadcast.cli.timed_cases import FixedCases, cases_option, either_cases_or_model, fixed_proposer
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
     from threadcast.core import Op, OpGraph
     from threadcast.fleet.cluster import FleetProgress, FleetReport
-    from threadcast.fleet.outbox import SendingInBackground
     from threadcast.store import Store
 
 SHOWN_FAILURES = 5
@@ -43,7 +41,6 @@ SHOWN_FAILURES = 5
 @setting("profile.budget_s", "--budget-s")
 @setting("profile.tolerance", "--tolerance")
 @click.option("--allow-shared", is_flag=True, help="Time on workers that have CPUs in common, too.")
-@service_options
 @setting("store", "--store")
 @setting("models", "--models")
 @common
@@ -56,7 +53,6 @@ def command(
     cases: FixedCases | None,
     model: str | None,
     allow_shared: bool,
-    service: str | None,
 ) -> None:
     """Time the operations of each NETWORK, as `threadcast profile` names them, on every machine of a Dask cluster.
 
@@ -79,20 +75,13 @@ def command(
     with Store.open(settings["store"]) as store:
         for name, graph in graphs.items():
             store.add_graph(name, graph)
-        with sending(output, service, settings, store) as background:
-            report = _measure(
-                output, settings, store, ops, scheduler, background, wait_s=wait_s, cases=cases,
-                model=model, allow_shared=allow_shared,
-            )  # fmt: skip
-        sent: dict[str, Any] = {}
-        complete = not report.unfinished
-        if background is not None:
-            complete = warn_unsent(output, background) and complete
-            sent = sent_document(background.outbox)
-    document = {**_document(report, list(graphs), len(ops)), **sent}
+        report = _measure(
+            output, settings, store, ops, scheduler, wait_s=wait_s, cases=cases, model=model, allow_shared=allow_shared
+        )
+    document = _document(report, list(graphs), len(ops))
     _warn(output, report)
     output.result(document, *_shown(document))
-    if not complete:
+    if report.unfinished:
         click.get_current_context().exit(1)
 
 
@@ -112,13 +101,11 @@ def _captured(output: Output, networks: list[NetworkChoice]) -> dict[str, OpGrap
 
 
 def _measure(
-    output: Output, settings: Settings, store: Store, ops: dict[Op, int], scheduler: str | None,
-    background: SendingInBackground | None, *, wait_s: float,
+    output: Output, settings: Settings, store: Store, ops: dict[Op, int], scheduler: str | None, *, wait_s: float,
     cases: FixedCases | None, model: str | None, allow_shared: bool,
 ) -> FleetReport:  # fmt: skip
     from threadcast.cli.followed_model import followed_model
     from threadcast.collector.proposers import Proposer
-    from threadcast.core import Machine
     from threadcast.fleet.cluster import FleetCampaign, local_cluster
     from threadcast.fleet.measuring import Manner
 
@@ -134,10 +121,6 @@ def _measure(
             return fixed_proposer(cases)
         return followed_model(model, settings, store, without={op.key for op in of_part}).proposer
 
-    def joined(machine: Machine) -> None:
-        if background is not None:
-            background.outbox.add(machine)
-
     proposer(tuple(ops))  # an error about the model comes now, not after machines were asked
     with local_cluster(scheduler) as address, output.progress("timing ops") as bar:
 
@@ -147,7 +130,7 @@ def _measure(
 
         with FleetCampaign(
             address, ops, store, manner, proposer, wait_s=wait_s, allow_shared=allow_shared, on_progress=show,
-            on_event=output.note, on_machine=joined,
+            on_event=output.note,
         ) as campaign:  # fmt: skip
             try:
                 return campaign.run()

@@ -1,18 +1,14 @@
-"""The demo's results: its verdict, summary.json, and its page with step times, models and timelines."""
+"""The demo's results: its verdict and summary.json."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from html import escape
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from threadcast.cli.model_table import regret
 from threadcast.core import Machine, OpGraph, Plan, Trace
-from threadcast.core.figures import duration, percent
-from threadcast.drawing.html_page import html_page, html_table
-from threadcast.drawing.timeline_svg import kinds_of, painted, timeline
+from threadcast.core.figures import duration
 
 if TYPE_CHECKING:
     from threadcast.models.judgement import Row
@@ -122,72 +118,3 @@ def summary(
         "measured_share": measured / len(keys), "models": judged, "model_served": version,
         "predictions_over_http": len(keys), **summed, "networks": each,
     }  # fmt: skip
-
-
-def page(machine: Machine, runs: Sequence[RunReport], models: ModelsTable, document: Mapping[str, Any]) -> str:
-    """The whole report as one HTML file without links to other files; `document` is the result of `summary`."""
-    facts = (
-        f"{document['ops_measured']} distinct operations measured, {document['measured_share']:.0%} of all; "
-        + document["measuring"],
-        f"{document['predictions_over_http']} curves fetched over HTTP from {document['model_served']}",
-    )
-    body = [
-        "<h1>threadcast: what the demo measured</h1>",
-        f"<p><strong>{escape(document['verdict'])}</strong></p>",
-        f"<p class=note>{escape(machine.name)}, {len(machine)} cores. Times are medians of interleaved steps.</p>",
-        "<ul>" + "".join(f"<li>{escape(fact)}</li>" for fact in facts) + "</ul>",
-        "<h2>Step times</h2>",
-        html_table(STEP_COLUMNS, [run.row() for run in runs]),
-        "<p class=note>Default: eager PyTorch with all threads. Lower bound: no schedule of these ops, each alone "
-        "as fast as it was measured, is shorter. Gain: the median of the ratios of neighbouring steps. The guard keeps "
-        f"the plan where it was faster beyond doubt. {escape(' '.join(run.why_default for run in runs))}</p>",
-        "<h2>How well each model forecasts</h2>",
-        *_of_models(models),
-    ]
-    for run in runs:
-        body += _of_run(run)
-    return html_page("threadcast demo", body)
-
-
-def _of_models(models: ModelsTable) -> list[str]:
-    if not models.rows:
-        return [f"<p class=note>{escape(models.remark)}</p>"]
-    rows = [
-        [row.model, f"{row.samples:.3g}", _share(row.accuracy), regret(row), _share(row.cost)] for row in models.rows
-    ]
-    return [
-        "<p class=note>One network left out: the model learns on the others, then sees only the cases that it asked "
-        "for. Accuracy is 1 - mean(|predicted - measured| / measured) over the others; regret is the time lost by "
-        "running an op at the thread count that the model chose; cost is by how much "
-        f"{models.rows[0].steps:,} runs at these thread counts, measuring included, take longer than at the best ones. "
-        "The model that costs least is on top and serves.</p>",
-        html_table(("model", "cases", "accuracy %", "regret %", "cost %"), rows),
-    ]
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else percent(value)
-
-
-def _of_run(run: RunReport) -> list[str]:
-    kinds = kinds_of(run.graph)
-    paints, legend = painted(run.plan, kinds)
-    span_s = max(run.plan.makespan_s, run.trace.makespan_s)
-    return [
-        f"<h2>{escape(run.name)}</h2>",
-        f"<p class=note>{_median_beside_predicted(run)}</p>",
-        legend,
-        f"<h3>Predicted: {duration(run.plan.makespan_s)} by {escape(run.plan.policy)}</h3>",
-        timeline(run.plan, kinds, span_s=span_s, paints=paints),
-        f"<h3>One traced step: {duration(run.trace.makespan_s)}</h3>",
-        timeline(run.trace, kinds, span_s=span_s, paints=paints),
-    ]
-
-
-def _median_beside_predicted(run: RunReport) -> str:
-    median, predicted_s = f"The median planned step took {duration(run.planned_step_s)}", run.plan.makespan_s
-    if run.forecast_disturbed:
-        return f"{median}. Others used the cores while its operations were measured: the prediction says little."
-    if run.rough:
-        return f"{median}. The prediction is rough: it comes from other machines, and not from measurements."
-    return f"{median}, {run.planned_step_s / predicted_s:.2f}x of the prediction." if predicted_s else f"{median}."

@@ -11,7 +11,6 @@ from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
 from threadcast.cli.profile_tables import case_row, choice_rows, shown, summary
-from threadcast.cli.shared_measurements import sending, sent_document, service_options, warn_unsent
 from threadcast.cli.timed_cases import FixedCases, cases_option, either_cases_or_model, fixed_proposer
 from threadcast.collector.campaign_checks import DRIFT
 from threadcast.core.errors import ModelError
@@ -55,17 +54,13 @@ UNEXPECTED = 0.05
 @setting("profile.budget_s", "--budget-s")
 @setting("profile.tolerance", "--tolerance")
 @counters_option
-@service_options
 @setting("store", "--store")
 @setting("models", "--models")
 @common
-@click.pass_context
 def command(
-    context: click.Context,
     output: Output,
     settings: Settings,
     network: NetworkChoice,
-    service: str | None,
     cases: FixedCases | None,
     model: str | None,
     counter_choice: CounterChoice | None,
@@ -104,7 +99,7 @@ def command(
     graph, name = captured.graph, graph_name(workload, mode, optimizer=network.optimizer)
     output.note(f"{name}: {len(graph)} ops, {len(graph.distinct_ops())} distinct")
     counters = chosen_counters(output, settings, counter_choice, graph, machine)
-    followed, curves, sent, all_sent = None, None, {}, True
+    followed, curves = None, None
     with Store.open(settings["store"]) as store:
         if cases is None:
             followed = followed_model(model, settings, store, without=graph.distinct_ops())
@@ -117,12 +112,7 @@ def command(
             proposer, step_cases = fixed, fixed.cases(machine)
         store.add_graph(name, graph)
         lone = LoneOps(machine, counters=counters)
-        with sending(output, service, settings, store) as background:
-            if background is not None:
-                background.outbox.add(machine)
-            report = _measured(output, settings, store, graph, lone, proposer, watch)
-        if background is not None:
-            all_sent, sent = warn_unsent(output, background), sent_document(background.outbox)
+        report = _measured(output, settings, store, graph, lone, proposer, watch)
     if followed is not None:
         curves = _curves(output, followed, report, graph, machine)
     step_goal = Goal(settings["profile.tolerance"], budget_s=STEP_MEANS * settings["profile.budget_s"])
@@ -130,12 +120,10 @@ def command(
     document = {
         "graph": name, "machine": machine.fingerprint, "model": followed.name if followed else None,
         **summary(graph, report, machine), "counters": counters_read(report), "cases": rows,
-        "choices": choice_rows(graph, report), **sent,
+        "choices": choice_rows(graph, report),
     }  # fmt: skip
     _warn(output, report)
     output.result(document, *shown(document))
-    if not all_sent:
-        context.exit(1)
 
 
 def _curves(

@@ -44,9 +44,7 @@ def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "repeated.",
     )  # fmt: skip
     @functools.wraps(function)
-    def with_reading(
-        *args: Any, machine: str | None, op: str | None, columns: tuple[str, ...], **kwargs: Any
-    ) -> Any:
+    def with_reading(*args: Any, machine: str | None, op: str | None, columns: tuple[str, ...], **kwargs: Any) -> Any:
         return function(*args, reading=Reading(machine, op, columns), **kwargs)
 
     return with_reading

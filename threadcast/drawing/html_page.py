@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from html import escape
 
 _STYLE = """
@@ -29,15 +29,3 @@ def html_page(title: str, body: Sequence[str]) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>"
     )
-
-
-def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold: Collection[int] = ()) -> str:
-    """A table of texts, which scrolls by itself on a narrow screen; the rows at the positions `bold` are bold."""
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join(
-        ('<tr class="best">' if i in bold else "<tr>") + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for i, row in enumerate(rows)
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    label = escape(f"Table by {columns[0]}")
-    return f'<div class="scroll" tabindex="0" role="group" aria-label="{label}">{table}</div>'

@@ -108,12 +108,11 @@ class FleetCampaign:
         allow_shared: bool = False,
         on_progress: Callable[[FleetProgress], None] = lambda progress: None,
         on_event: Callable[[str], None] = lambda text: None,
-        on_machine: Callable[[Machine], None] = lambda machine: None,
     ) -> None:
         self._store, self._manner, self._proposer = store, manner, proposer
         self._ops = {op.key: op for op in ops}
         self._wait_s, self._allow_shared = wait_s, allow_shared
-        self._on_progress, self._on_event, self._on_machine = on_progress, on_event, on_machine
+        self._on_progress, self._on_event = on_progress, on_event
         self._parts = Parts(ops)
         self._described: dict[str, Description] = {}
         self._asked: dict[str, _Asked] = {}
@@ -212,7 +211,6 @@ class FleetCampaign:
         report = self.report.machines.setdefault(address, MachineReport(found.host, found.machine.fingerprint))
         report.left_out = ""
         self._parts.come(address, found.machine.fingerprint)
-        self._on_machine(found.machine)
         self._on_event(f"{found.host} ({address}) measures as {found.machine.fingerprint}")
 
     def _leave_out(self, address: str, host: str, why: str) -> None:

@@ -20,13 +20,12 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from threadcast.core import Edge, Machine, Op, OpGraph, Plan
 from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.core.parent_process import end_with_parent
-from threadcast.scheduler.bounds.ceiling import Ceiling
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.openmp import child_environment
 
@@ -40,13 +39,6 @@ _PYTHON = {"NUMBA_DISABLE_JIT": "1"}
 
 class PlannerEnded(ExecutionError):
     """The planner's process ended without an answer, for example by a signal or because memory ran out."""
-
-
-class Made(NamedTuple):
-    """A plan, and the limits of any plan where they were asked for."""
-
-    plan: Plan
-    limits: Ceiling | None
 
 
 class PlannerProcess:
@@ -102,15 +94,12 @@ class PlannerProcess:
         """Whether the process has not ended."""
         return self._process.poll() is None
 
-    def ask(
-        self, problem: Problem, *, policy: str = "auto", options: Mapping[str, Any] | None = None, limits: bool = False
-    ) -> None:
+    def ask(self, problem: Problem, *, policy: str = "auto", options: Mapping[str, Any] | None = None) -> None:
         """Start making the plan of `planner.plan(problem, policy=policy, **options)`; returns at once.
 
-        With `limits` the report of how much scheduling can gain at most is made, too; `answer` returns both. For a
-        first plan in a hurry pass `policy="search"` and `options={"budget_s": planner.QUICK_S}`.
+        For a first plan in a hurry pass `policy="search"` and `options={"budget_s": planner.QUICK_S}`.
         """
-        self._send(_problem_bytes(problem, policy, options or {}, limits=limits))
+        self._send(_problem_bytes(problem, policy, options or {}))
 
     def result(self, timeout_s: float = 0.0) -> Plan | None:
         """Return the plan of the last `ask`; None where it is not made within `timeout_s` seconds.
@@ -118,16 +107,8 @@ class PlannerProcess:
         InvalidInput where the planner refuses the policy or the options, PlannerEnded where the process ended,
         ExecutionError where planning failed in another way.
         """
-        made = self.answer(timeout_s)
-        return None if made is None else made.plan
-
-    def answer(self, timeout_s: float = 0.0) -> Made | None:
-        """Return what the last `ask` asked for; None and errors as those of `result`."""
         answer = self._received(timeout_s)
-        if answer is None:
-            return None
-        limits = answer.get("limits")
-        return Made(Plan.from_json(answer["plan"]), None if limits is None else Ceiling.from_json(limits))
+        return None if answer is None else Plan.from_json(answer["plan"])
 
     def wait(self, timeout_s: float) -> None:
         """Return when there is an answer to the last question, or after `timeout_s` seconds."""
@@ -190,7 +171,7 @@ def _read(file: int) -> bytes:
     return bytes(parts)
 
 
-def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any], *, limits: bool = False) -> bytes:
+def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any]) -> bytes:
     """The question as JSON, in which equal ops of the graph are written once."""
     graph = problem.graph
     number: dict[Any, int] = {}
@@ -199,26 +180,25 @@ def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any], *,
     return json.dumps({
         "ids": graph.ids, "ops": ops, "distinct": [distinct[i].to_json() for i in range(len(distinct))],
         "edges": graph.edges, "machine": problem.machine.to_json(), "policy": policy, "options": dict(options),
-        "limits": limits, "curves": to_codes(problem.curves),
+        "curves": to_codes(problem.curves),
     }).encode()  # fmt: skip
 
 
-def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any], bool]:
+def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any]]:
     asked = json.loads(message)
     distinct = [Op.from_json(op, pointer="") for op in asked["distinct"]]
     ops, edges = (distinct[number] for number in asked["ops"]), (Edge(*edge) for edge in asked["edges"])
     graph, machine = OpGraph(tuple(asked["ids"]), tuple(ops), tuple(edges)), Machine.from_json(asked["machine"])
     problem = Problem(graph, from_codes(asked["curves"]), machine)
-    return problem, asked["policy"], asked["options"], asked["limits"]
+    return problem, asked["policy"], asked["options"]
 
 
 def _plan(message: bytes) -> dict[str, Any]:
     """The plan that `PlannerProcess.ask` asks for in this message, as JSON."""
-    from threadcast.scheduler.bounds.speedup_bound import ceiling
     from threadcast.scheduler.planner import plan
     from threadcast.scheduler.policies.registry import check_option_names, names
 
-    problem, policy, options, limits = _problem_of(message)
+    problem, policy, options = _problem_of(message)
     if policy in names():
         check_option_names(policy, options)  # `plan` has arguments of its own
     try:
@@ -227,8 +207,7 @@ def _plan(message: bytes) -> dict[str, Any]:
         if options:
             return {"refused": str(error)}
         raise
-    answer = {"plan": made.to_json()}
-    return {**answer, "limits": ceiling(problem).to_json()} if limits else answer
+    return {"plan": made.to_json()}
 
 
 def _answered(message: bytes, answer: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:

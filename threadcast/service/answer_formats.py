@@ -109,22 +109,11 @@ class Measurements(TypedDict):
 
 
 @with_config(CLOSED)
-class Uncounted(TypedDict):
-    """Stored measurements that count for no forecast, for the same reason."""
-
-    measurements: Annotated[int, Field(ge=1)]
-    op: Annotated[str, Field(description="key of the first one's op")]
-    detail: Annotated[str, Field(description="why not")]
-
-
-@with_config(CLOSED)
 class Stored(TypedDict):
     """How much was stored, now or under this Idempotency-Key before."""
 
     measurements: Annotated[int, Field(ge=0)]
     samples: Annotated[int, Field(ge=0)]
-    counted: NotRequired[Annotated[int, Field(ge=0, description="measurements that count for forecasts of their ops")]]
-    uncounted: NotRequired[Annotated[list[Uncounted], Field(description="why others do not, where there are any")]]
 
 
 @with_config(CLOSED)

@@ -34,7 +34,6 @@ from threadcast.service import (
 from threadcast.service.adapted_models import AdaptedModels
 from threadcast.service.context import EXTENSION, Context
 from threadcast.service.curve_responses import CurveResponseCache
-from threadcast.service.dashboard.forms import accept_form
 from threadcast.service.decision_contexts import DecisionContexts
 from threadcast.service.key_paths import KeyConverter
 from threadcast.service.model_shelf import ModelShelf
@@ -114,7 +113,6 @@ def create_app(settings: ServiceSettings) -> Service:
     request_marks.install(app)  # the part that is installed first handles an answer last
     conditional.install(app)
     metrics.install(app, measured)
-    app.before_request(accept_form)  # before the parts that check bodies and keys
     problems.install(app)
     auth.install(app, settings)
     rate_limits.install(app, settings, measured)

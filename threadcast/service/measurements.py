@@ -20,7 +20,6 @@ from threadcast.service.answer_formats import Measurements, Stored
 from threadcast.service.answers import Example, answer
 from threadcast.service.auth import owned
 from threadcast.service.context import Context, context, reply
-from threadcast.service.counted import counted
 from threadcast.service.documents import asked_machine, read_ops
 from threadcast.service.formats import Measurement as Entry
 from threadcast.service.measurement_documents import References, read_entries
@@ -69,10 +68,7 @@ def add(asked: MeasurementsRequest) -> Response:
     key = _idempotency_key()
     with timed("read"):
         measured = _read(asked, here)
-    answer = {
-        "measurements": len(measured), "samples": sum(len(m.samples) for m in measured),
-        **counted(measured, here.stored, now_s=time.time()),
-    }  # fmt: skip
+    answer = {"measurements": len(measured), "samples": sum(len(m.samples) for m in measured)}
     receipt = None if key is None else Receipt(owned(key), _digest(), json.dumps(answer))
     off = _observed_over_predicted(measured, here)
     with timed("store"):

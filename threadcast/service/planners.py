@@ -8,8 +8,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from threadcast.core import Plan
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.scheduler.planner_process import Made, PlannerEnded, PlannerProcess
+from threadcast.scheduler.planner_process import PlannerEnded, PlannerProcess
 from threadcast.scheduler.policies import Problem
 from threadcast.service.deadlines import Deadline, too_late
 from threadcast.service.planner_compilation import PlannerCompilation
@@ -27,21 +28,17 @@ class Planners:
         self._idle: list[PlannerProcess] = []
         self._busy: set[PlannerProcess] = set()
 
-    def made(
-        self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, *, most: int,
-        limits: bool = False,
-    ) -> Made:  # fmt: skip
-        """The plan of `problem`, which one of at most `most` processes makes; with `limits` also the report of how much
-        scheduling can gain at most. A Problem as soon as time is up.
+    def made(self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, *, most: int) -> Plan:
+        """The plan of `problem`, which one of at most `most` processes makes; a Problem as soon as time is up.
 
         It begins when the planner is compiled. FormatError where the planner refuses the policy or its options.
         """
         self.compilation.wait(until)
         try:
             try:
-                return self._attempt(problem, policy, options, until, most, limits)
+                return self._attempt(problem, policy, options, until, most)
             except PlannerEnded:  # it may have ended just before it was asked
-                return self._attempt(problem, policy, options, until, most, limits)
+                return self._attempt(problem, policy, options, until, most)
         except PlannerEnded as error:
             _log.error("%s, twice for one plan", error)
             raise Refused(503, f"{error}; it may have run out of memory, so a smaller graph may be planned") from error
@@ -55,13 +52,11 @@ class Planners:
         for planner in ending:
             planner.close()
 
-    def _attempt(
-        self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, most: int, limits: bool
-    ) -> Made:
+    def _attempt(self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, most: int) -> Plan:
         planner, usable = self._take(until, most), False
         try:
-            planner.ask(problem, policy=policy, options=options, limits=limits)
-            made = planner.answer(until.remaining_s())
+            planner.ask(problem, policy=policy, options=options)
+            made = planner.result(until.remaining_s())
             usable = made is not None
         except InvalidInput:
             usable = True

@@ -84,7 +84,7 @@ def make_plan(asked: PlanRequest) -> Response:
     text = here.store.plan(name)
     if text is None:
         with timed("plan"):
-            plan = planners.made(problem, policy, asked.options, until, most=here.settings.max_planners).plan
+            plan = planners.made(problem, policy, asked.options, until, most=here.settings.max_planners)
         text = json.dumps(described(plan, problem), separators=(",", ":"))
         about = {**about_problem(problem, asked.graph, policy), "forecast_s": plan.makespan_s}
         here.store.add_plan(name, text, most=here.settings.max_kept_plans, about=about)

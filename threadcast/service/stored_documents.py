@@ -70,11 +70,6 @@ class StoredDocuments:
         measured = self._measured(keys)
         return self._store.measurements(machine=machine, keys=measured) if measured else []
 
-    def newest(self, *, machine: str, keys: Collection[str]) -> dict[tuple[str, int, str], tuple[int, float]]:
-        """As `Store.newest`; the store is not queried for ops that were never measured."""
-        measured = self._measured(keys)
-        return self._store.newest(machine=machine, keys=measured) if measured else {}
-
     def _measured(self, keys: Collection[str]) -> list[str]:
         """Those of the ops with these keys that were measured on any machine."""
         last = self.last_measurement()

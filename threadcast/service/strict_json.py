@@ -95,12 +95,7 @@ class JsonRequest(Request):
 
 
 def require_json() -> None:
-    """Raise Problem 415 for a body of another type, before it is read; for `before_request`.
-
-    Requests of dashboard pages are not checked, because these send forms.
-    """
-    if request.blueprint == "dashboard":
-        return
+    """Raise Problem 415 for a body of another type, before it is read; for `before_request`."""
     if request.method in ("POST", "PUT", "PATCH") and request.routing_exception is None:
         if not request.is_json:
             raise Problem(415, "the body must be application/json", pointer="/Content-Type", where="header")

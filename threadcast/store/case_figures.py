@@ -125,17 +125,8 @@ def unlikeness(conditions: str) -> int:
         return UNSAID
     if '"cache":"rotated"' in conditions and conditions.count("{") == 1:  # within texts quotes are escaped
         return 0
-    return rank_of(json.loads(conditions).get("cache"))
-
-
-def rank_of(cache: object) -> int:
-    """The rank of a measurement with this condition "cache"."""
+    cache = json.loads(conditions).get("cache")
     return {"rotated": 0, "cold": 2}.get(str(cache), 1) if cache else UNSAID
-
-
-def newest_s(newest: bytes) -> float:
-    """The time of the newest of a case's packed samples; NaN where none says it."""
-    return float(_SAMPLE.unpack(newest[-_SAMPLE.size :])[0]) if newest else math.nan
 
 
 def seconds_of(samples: bytes, count: int) -> tuple[float, ...]:

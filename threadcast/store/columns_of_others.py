@@ -172,7 +172,8 @@ class _Columns:
                 f"{self._table.path}: {role} may be {' or '.join(map(repr, named))}; say which it is: "
                 + " or ".join(f"--column '{role}={name}{unit}'" for name in named)
             )
-        self._at.update({role: i for i in exact})
+        if exact:
+            self._at[role] = exact[0]
         return bool(exact)
 
     def converted(self, note: Callable[[str], None]) -> TableFile:

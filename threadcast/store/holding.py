@@ -48,13 +48,12 @@ class Elsewhere(Protocol):
 
 
 class Standing(NamedTuple):
-    """What holds now in one case: as one measurement, the state of its caches, the time in seconds since 1970 up to
-    which the op itself tells that it does, and the measurements whose samples are in it."""
+    """What holds now in one case: as one measurement, the state of its caches, and the time in seconds since 1970 up to
+    which the op itself tells that it does."""
 
     measurement: Measurement
     state: str
     until_s: float
-    parts: Sequence[Measurement]
 
 
 def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None) -> dict[Case, Measurement]:
@@ -86,30 +85,6 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
     return _as_in_one_state(held, {c: one.state for c, one in standing.items() if c not in before}, levels)
 
 
-def why_not_held(found: Sequence[Measurement]) -> list[str]:
-    """For each of an op's measurements on one machine, why what holds now (`what_holds`) has no sample of it, in words;
-    empty where it has one."""
-    standing_ones = not_void(found)
-    kept = _undisturbed(standing_ones)
-    standing, _ = _standing(kept)
-    states = dict(zip(map(id, kept), _states(kept), strict=True))
-    held = {id(part) for one in standing.values() for part in one.parts}
-
-    def why(one: Measurement) -> str:
-        if id(one) in held:
-            return ""
-        if id(one) not in states:
-            if any(one is other for other in standing_ones):
-                return "others used the CPUs meanwhile, and its case was measured without them too"
-            return "a later measurement declares void what was measured before the machine changed"
-        state, forecast = states[id(one)], standing[one.case].state
-        if state != forecast:
-            return f"its caches were {state}, and times with {forecast} ones, which are forecast, are known of its case"
-        return "newer measurements of its case have replaced it: it is much older, or times have changed since"
-
-    return list(map(why, found))
-
-
 def _undisturbed(found: Sequence[Measurement]) -> Sequence[Measurement]:
     """The measurements without the disturbed ones of cases that have others too, with caches in the same state."""
     if not any(m.disturbed for m in found):
@@ -136,7 +111,7 @@ def _standing(kept: Sequence[Measurement], *, dates: bool = False) -> tuple[dict
         return _compared(kept, by_case)
     times = dated(kept) if dates else [0.0] * len(kept)
     alone = zip(kept, _states(kept), times, strict=True)
-    return {m.case: Standing(m, state, time_s, [m]) for m, state, time_s in alone}, {}
+    return {m.case: Standing(m, state, time_s) for m, state, time_s in alone}, {}
 
 
 def all_that_holds(
@@ -291,10 +266,9 @@ def _joined(held: _Held, state: str, until_s: float) -> Standing:
     """One measurement with the samples of all, made when the newest one was; of older ones fewer samples are kept, so
     that each counts by its age."""
     if len(held) == 1:
-        return Standing(held[0][1], state, until_s, [held[0][1]])
+        return Standing(held[0][1], state, until_s)
     newest_s, newest = held[-1]
     kept: list[Sample] = []
-    parts: list[Measurement] = []
     due = 0.5
     for time_s, measurement in reversed(held):
         weight = 2.0 ** -((newest_s - time_s) / FADE_S)
@@ -303,8 +277,7 @@ def _joined(held: _Held, state: str, until_s: float) -> Standing:
             if due >= 1:
                 due -= 1
                 kept.append(sample)
-                parts.append(measurement)
-    return Standing(replace(newest, samples=tuple(reversed(kept))), state, until_s, parts)
+    return Standing(replace(newest, samples=tuple(reversed(kept))), state, until_s)
 
 
 def _shifted(measurement: Measurement, shift: Shift | None, *, added: bool = False) -> Measurement:

@@ -55,9 +55,9 @@ def read_long_form(
 
     `machine` and `op` are the label of the machine and the kind of the ops where the file has no such columns; by
     default the file's name without its suffix. InvalidInput where it has them. `columns` say what columns are, each as
-    `threads=num_threads` or `seconds=time_ms:ms` (`columns_of_others`). `note` is called with a sentence for each column
-    that has another name or only tells repetitions apart, and for rows without a time, which are left out (by default
-    it is logged). FormatError naming line and column for a missing or ambiguous column, a
+    `threads=num_threads` or `seconds=time_ms:ms` (`columns_of_others`). `note` is called with a sentence for each
+    column that has another name or only tells repetitions apart, and for rows without a time, which are left out (by
+    default it is logged). FormatError naming line and column for a missing or ambiguous column, a
     value that is out of range, a repeated row, or no rows at all; OSError when the file cannot be read.
     """
     choices, said = [Choice.read(text) for text in columns], note or _log.info

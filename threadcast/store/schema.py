@@ -138,15 +138,6 @@ contexts = Table(
     Index("ix_contexts_used", "used_s"),
 )
 
-sent = Table(
-    "sent",
-    metadata,
-    Column("service", Text, primary_key=True),  # its URL
-    Column("machine", Text, primary_key=True),  # fingerprint
-    Column("stored", Integer, nullable=False),  # number of the last measurement that the service acknowledged
-    Column("under_way", Integer, nullable=False),  # number of the last one that was sent, acknowledged or not
-)
-
 graphs = Table(
     "graphs",
     metadata,

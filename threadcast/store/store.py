@@ -17,7 +17,6 @@ from threadcast.core import Machine, Measurement, Op, OpGraph, Plan, Trace
 from threadcast.core.errors import NotFound, StoreError
 from threadcast.store import schema
 from threadcast.store.browsing import Browser
-from threadcast.store.case_figures import newest_s
 from threadcast.store.database import Database
 from threadcast.store.holding import op_courses
 from threadcast.store.kept_documents import content_of, keep, with_about
@@ -29,7 +28,6 @@ from threadcast.store.receipts import Receipt, former_receipt
 from threadcast.store.recent import recent_rows
 from threadcast.store.retention import Retention
 from threadcast.store.rows import D, Row, graph_row, json_text, measurement_reader, measurement_row, read
-from threadcast.store.sent import Sent, read_sent, write_sent
 from threadcast.store.together import Together
 from threadcast.store.unwritable import wrong_values_by_op
 from threadcast.store.waits import WAIT_S
@@ -182,15 +180,6 @@ class Store:
         with self._database.read() as connection:
             return content_of(connection, table, name)
 
-    def sent(self, service: str, machine: str) -> Sent:
-        """How far the measurements of the machine with this fingerprint were sent to the service at this URL."""
-        with self._database.read() as connection:
-            return read_sent(connection, service, machine)
-
-    def note_sent(self, service: str, machine: str, sent: Sent, *, was: Sent) -> bool:
-        """Keep what `sent` returns from now on; False where it is not `was` any more, as another process has sent."""
-        return self._database.write(lambda connection: write_sent(connection, service, machine, sent, was=was))
-
     def measurements(
         self,
         *,
@@ -218,22 +207,6 @@ class Store:
                     for row in connection.execute(query.where(op_id.in_(ids(schema.ops.c.key, some))))
                 ]
             return self._measured(connection, sorted(rows, key=lambda row: int(row.id)))
-
-    def newest(self, *, machine: str, keys: Collection[str]) -> dict[tuple[str, int, str], tuple[int, float]]:
-        """By op key, threads and affinity, of each case in which these ops were measured on the machine with this
-        fingerprint: the rank of caches in the newest samples (`case_figures.unlikeness`), and their time in seconds
-        since 1970, NaN for none."""
-        cases, ops = schema.cases.c, schema.ops.c
-        query = select(ops.key, cases.threads, cases.affinity, cases.unlikeness, cases.newest).join(
-            schema.ops, ops.id == cases.op_id
-        )
-        query = query.where(cases.machine_id.in_(ids(schema.machines.c.fingerprint, [machine])))
-        with self._database.read() as connection:
-            return {
-                (row.key, row.threads, row.affinity): (row.unlikeness, newest_s(bytes(row.newest)))
-                for some in chunks(set(keys))
-                for row in connection.execute(query.where(ops.key.in_(some)))
-            }
 
     def page(
         self, which: MeasurementFilter, *, after: int = 0, limit: int

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 from threadcast.core.figures import duration, significant
 
@@ -69,11 +68,6 @@ class Reach:
     def side_by_side_at_most(self) -> float:
         """The most that running ops side by side can gain over one after the other, each at its own best count."""
         return _ratio(self.fastest_work_s, self.bound_s)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return what `to_json` was called on; for documents of this program only."""
-        return cls(**{field.name: document[field.name] for field in fields(cls)})
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, including the derived ones, as JSON values."""
@@ -149,14 +143,6 @@ class Ceiling:
         if self.limit is Limit.UNSCALED:
             return f"{path}, {self.path_unscaled_share:.0%} of it in ops that do not scale to all cores."
         return f"{path}."
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return what `to_json` was called on; for documents of this program only."""
-        return cls(
-            Reach.from_json(document["reach"]), document["path_unscaled_share"],
-            tuple(Holder(**holder) for holder in document["holders"]), Limit(document["limit"]), document["helps"],
-        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole report as JSON values."""
