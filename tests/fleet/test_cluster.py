@@ -22,6 +22,7 @@ from tests.waiting import HANGS_S, eventually
 from threadcast.collector.proposers import EveryCase
 from threadcast.core import Op, TensorSpec
 from threadcast.core.errors import MeasurementError
+from threadcast.core.parent_process import end_with_parent
 from threadcast.fleet.cluster import FleetCampaign, local_cluster
 from threadcast.fleet.measuring import Manner
 from threadcast.store import Store
@@ -49,11 +50,11 @@ def environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def running(command: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process in a session of its own, all of which is killed at the end."""
+    """A process in a session of its own, all of which is killed at the end; it ends with this one in any case."""
     with (folder / "stderr").open("a") as stderr:
         process = subprocess.Popen(
             command, cwd=folder, env=environment(folder), text=True, start_new_session=True, stdout=subprocess.PIPE,
-            stderr=stderr,
+            stderr=stderr, preexec_fn=end_with_parent,
         )  # fmt: skip
     try:
         yield process

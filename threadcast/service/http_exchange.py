@@ -35,7 +35,7 @@ from threadcast.service.http_framing import (
     stays_open,
 )
 from threadcast.service.logs import GONE, Access
-from threadcast.service.problems import MEDIA_TYPE, document
+from threadcast.service.problems import MEDIA_TYPE, Where, document
 from threadcast.service.request_marks import ID, KEY, REQUEST_ID, id_of
 from threadcast.service.wsgi_call import Answer, Place, call, environ_of
 
@@ -166,14 +166,15 @@ class Exchange:
         what = f"{self._line.method} {self._path} was refused with"
         _log.warning("%s %d: %s", what, refused.status, refused.detail, extra={"request_id": self._id})
         self._server.refused(self._line.method, refused.status)
-        await self._send(self._problem(refused.status, refused.detail), closes=True)
+        problem = self._problem(refused.status, refused.detail, pointer=refused.pointer, where=refused.where)
+        await self._send(problem, closes=True)
 
     async def _answer(self) -> Answer | None:
         """The application's answer, or that of the server in its place; None where the client has gone."""
         try:
             self._environ = environ_of(self._line, self._headers, self._body, self._place)
         except ValueError:
-            return self._problem(400, f"the target {self._line.path[:80]!r} is no URL")
+            return self._problem(400, f"the target {self._line.path[:80]!r} is no URL", where="path")
         self._environ[ID] = self._id
         if self._stream.closed():
             return None
@@ -222,8 +223,8 @@ class Exchange:
             async with asyncio.timeout(SEND_S):
                 await sent
 
-    def _problem(self, status: int, detail: str) -> Answer:
-        content = json.dumps(document(status, detail, self._id)).encode()
+    def _problem(self, status: int, detail: str, *, pointer: str = "", where: Where = "body") -> Answer:
+        content = json.dumps(document(status, detail, self._id, pointer=pointer, where=where)).encode()
         headers = [("Content-Type", MEDIA_TYPE), (REQUEST_ID, self._id)]
         if status == 503:
             headers.append(("Retry-After", "1"))

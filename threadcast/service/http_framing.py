@@ -11,6 +11,8 @@ from tornado.httputil import HTTPHeaders, HTTPInputError, RequestStartLine, pars
 from tornado.iostream import IOStream
 from tornado.util import GzipDecompressor
 
+from threadcast.service.problems import Where
+
 MAX_HEAD_BYTES = 32 << 10
 """Longest request line and headers, together; also longest trailers of a body in chunks."""
 
@@ -25,6 +27,8 @@ _METHOD = re.compile(rb"([A-Z]{1,20}) ")
 _DIGITS = re.compile("[0-9]+")
 _HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+;=:\[\]-]+")
 """Characters of a host and a port (RFC 3986, 3.2), without the comma that joins several headers."""
+_ABSOLUTE = re.compile("[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
+"""The beginning of a target in absolute form, with the host that it names."""
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _QUOTED = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
 _CHUNK = re.compile(
@@ -38,12 +42,15 @@ Take = Callable[[bytes], None]
 class Refused(Exception):
     """A request is refused with this status before all of it was read; the connection can serve no further one.
 
-    `method` is that of a head that could not be read.
+    `pointer` points into `where`, as in every problem. `method` is that of a head that could not be read.
     """
 
-    def __init__(self, status: int, detail: str, *, method: str = "-") -> None:
+    def __init__(
+        self, status: int, detail: str, *, pointer: str = "", where: Where = "body", method: str = "-"
+    ) -> None:
         super().__init__(detail)
         self.status, self.detail, self.method = status, detail[:300], method
+        self.pointer, self.where = pointer, where
 
 
 class Incoming:
@@ -78,7 +85,9 @@ class Incoming:
         try:
             return parse_request_start_line(line.removesuffix("\r")), HTTPHeaders.parse(fields)
         except HTTPInputError as error:
-            raise Refused(400, f"this is no request of HTTP/1: {error}", method=_method(line.encode())) from None
+            raise Refused(
+                400, f"this is no request of HTTP/1: {error}", where="header", method=_method(line.encode())
+            ) from None
 
     async def body(self, length: int | None, take: Take) -> None:
         """Give the bytes of the body to `take`: so many, or with None those of chunks, without extensions and
@@ -153,13 +162,16 @@ class Incoming:
 
 
 def require_host(line: RequestStartLine, headers: HTTPHeaders) -> None:
-    """Refused unless exactly one host is named (RFC 9112, 3.2), which HTTP/1.0 may leave out."""
-    host = headers.get("Host")
+    """Refused unless exactly one host is named (RFC 9112, 3.2), which HTTP/1.0 may leave out; and where the target
+    names another thing than a host."""
+    host, named = headers.get("Host"), _ABSOLUTE.match(line.path)
+    if named is not None and not _HOST.fullmatch(named[1]):
+        raise Refused(400, f"the target must name one host, not {named[1][:80]!r}", where="path")
     if host is None and line.version == "HTTP/1.0":
         return
     if host is None or not _HOST.fullmatch(host):
-        named = "HTTP/1.1 needs a Host header" if host is None else f"Host must name one host, not {host[:80]!r}"
-        raise Refused(400, named)
+        why = "HTTP/1.1 needs a Host header" if host is None else f"Host must name one host, not {host[:80]!r}"
+        raise Refused(400, why, pointer="/Host", where="header")
 
 
 def length_of(headers: HTTPHeaders) -> int | None:
@@ -167,11 +179,13 @@ def length_of(headers: HTTPHeaders) -> int | None:
     coding, length = headers.get("Transfer-Encoding"), headers.get("Content-Length")
     if coding is not None:
         if length is not None or coding.lower() != "chunked":
-            raise Refused(400, "a body has either a Content-Length or the Transfer-Encoding chunked")
+            what = "a body has either a Content-Length or the Transfer-Encoding chunked"
+            raise Refused(400, what, pointer="/Transfer-Encoding", where="header")
         return None
     first, *others = re.split(r",[ \t]*", "0" if length is None else length)
     if not _DIGITS.fullmatch(first) or any(other != first for other in others):
-        raise Refused(400, f"Content-Length must be one number of bytes, got {length!r}")
+        what = f"Content-Length must be one number of bytes, got {length!r}"
+        raise Refused(400, what, pointer="/Content-Length", where="header")
     return int(first.lstrip("0")[:18] or 0)  # a longer one is beyond any limit as it is
 
 
@@ -222,11 +236,11 @@ def _too_long(held: bytearray) -> Refused:
     method, line = _method(held), held.find(b"\n")
     if not 0 <= line <= MAX_HEAD_BYTES // 2:
         if method == "-":
-            return Refused(400, "this is no request of HTTP/1")
-        return Refused(
-            414, f"the request line must leave room for headers within {MAX_HEAD_BYTES} bytes", method=method
-        )
-    return Refused(431, f"request line and headers must be at most {MAX_HEAD_BYTES} bytes, together", method=method)
+            return Refused(400, "this is no request of HTTP/1", where="header")
+        what = f"the request line must leave room for headers within {MAX_HEAD_BYTES} bytes"
+        return Refused(414, what, where="path", method=method)
+    what = f"request line and headers must be at most {MAX_HEAD_BYTES} bytes, together"
+    return Refused(431, what, where="header", method=method)
 
 
 def _method(head: bytes | bytearray) -> str:

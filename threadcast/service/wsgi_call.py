@@ -38,10 +38,11 @@ class Place(NamedTuple):
 def environ_of(line: RequestStartLine, headers: HTTPHeaders, body: bytes | bytearray, place: Place) -> dict[str, Any]:
     """Return the WSGI environment (PEP 3333) of a request; ValueError for a target that is no URL.
 
-    A body has its length, whatever framed it. Headers with "_" in their names are left out: in the environment they
+    A body has its length, whatever framed it. The host that a target names counts in place of the header's (RFC 9112,
+    3.2.2). Headers with "_" in their names are left out: in the environment they
     would look like those with "-", which a proxy may have checked.
     """
-    path, query = _path_and_query(line.path)
+    host, path, query = _parts_of(line.path)
     environ = {
         "REQUEST_METHOD": line.method, "SCRIPT_NAME": "", "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
         "QUERY_STRING": query, "RAW_URI": line.path, "SERVER_PROTOCOL": line.version, "REMOTE_ADDR": place.client,
@@ -52,6 +53,8 @@ def environ_of(line: RequestStartLine, headers: HTTPHeaders, body: bytes | bytea
     for name, value in headers.items():
         if "_" not in name:
             environ["HTTP_" + name.replace("-", "_").upper()] = value
+    if host:
+        environ["HTTP_HOST"] = host
     if "HTTP_CONTENT_TYPE" in environ:
         environ["CONTENT_TYPE"] = environ.pop("HTTP_CONTENT_TYPE")
     framed = environ.pop("HTTP_CONTENT_LENGTH", None) is not None
@@ -81,10 +84,10 @@ def call(app: WSGIApplication, environ: dict[str, Any]) -> Answer:
     return Answer(int(code), reason, headers, parts[0] if len(parts) == 1 else b"".join(parts))
 
 
-def _path_and_query(target: str) -> tuple[str, str]:
-    """The path and the query of a request's target in any of its forms (RFC 9112, 3.2)."""
+def _parts_of(target: str) -> tuple[str, str, str]:
+    """The host, if it names one, the path and the query of a request's target in any of its forms (RFC 9112, 3.2)."""
     if target.startswith("/") or target == "*":
         path, _, query = target.partition("?")
-        return path, query
+        return "", path, query
     named = urlsplit(target)
-    return named.path or "/", named.query
+    return named.netloc, named.path or "/", named.query
