@@ -15,7 +15,7 @@ from click.testing import Result
 from tests.cli.commands import invoke
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample
 from threadcast.store import Store
-from threadcast.store.long_form import read_long_form, write_long_form
+from threadcast.store.long_form import read_long_form
 from threadcast.store.schema import REVISIONS
 
 TABLE = "machine,op,threads,repeat,seconds\nbox,gemm,1,1,0.5\nbox,gemm,1,2,0.6\nbox,gemm,4,1,0.2\n"
@@ -98,24 +98,6 @@ def test_measurements_of_an_export_that_are_there_are_not_added_again(folder: Pa
     assert document("info")["samples"] == 6
     first, whole, twice = document("import", "first.csv", "all.csv", "first.parquet", "--store", "other.db")["files"]
     assert [(row["measurements"], row["samples"]) for row in (first, whole, twice)] == [(4, 5), (1, 1), (0, 0)]
-
-
-def test_measurements_of_which_some_samples_were_deleted_are_known(folder: Path) -> None:
-    machine, timed = Machine.uniform("m", 2), {"time": "2026-01-01T00:00:00Z"}
-    made = [
-        Measurement(Op("mm"), machine, Case(n), tuple(Sample(n + i / 64) for i in range(50)), timed) for n in (1, 2)
-    ]
-    with Store.open("store.db") as store:
-        store.add(made)
-    document("export", "whole.csv")
-    document("import", "whole.csv", "--store", "other.db")
-    assert document("prune", "--keep-samples", "10")["samples"] > 0
-    document("export", "cut.csv")
-    assert document("import", "whole.csv")["files"][0]["measurements"] == 0
-    assert document("import", "cut.csv", "--store", "other.db")["files"][0]["measurements"] == 0
-    later = [Measurement(Op("mm"), machine, Case(1), (Sample(1.0),), {"time": "2026-01-02T00:00:00Z"})]
-    write_long_form(later, "later.csv")
-    assert document("import", "later.csv")["files"][0]["measurements"] == 1
 
 
 def test_a_file_that_grows_while_it_is_read_is_refused_and_added_later(
@@ -213,20 +195,22 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert db(*arguments).exit_code == 2
 
 
-def test_pruning_keeps_the_newest_samples_and_says_how_many_went(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = "".join(f"box,gemm,1,{i},{(100 + i) / 100}\n" for i in range(40))
-    (folder / "many.csv").write_text("machine,op,threads,repeat,seconds\n" + rows)
-    document("import", "many.csv")
+def test_pruning_deletes_what_is_old_and_says_how_much(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine.uniform("m", 2)
+    with Store.open("store.db") as store:
+        store.add(
+            Measurement(Op("mm"), machine, Case(1), (Sample(1.0), Sample(2.0)), {"time": f"20{year}-01-01"})
+            for year in (20, 21, 22)
+        )
     refused = db("prune")
-    assert (refused.exit_code, "--keep-samples" in refused.output) == (2, True)
-    assert document("prune", "--keep-samples", "10", "--dry-run")["samples"] == 30
-    assert document("info")["samples"] == 40
-    monkeypatch.setenv("THREADCAST_STORE_KEEP_SAMPLES", "10")
-    assert document("prune") == {"store": "sqlite:///store.db", "dry_run": False, "measurements": 0, "samples": 30}
-    assert "0 samples deleted" in db("prune", "--keep-days", "30").output
+    assert (refused.exit_code, "--keep-days" in refused.output) == (2, True)
+    assert document("prune", "--keep-days", "30", "--dry-run")["samples"] == 4
+    assert document("info")["samples"] == 6
+    monkeypatch.setenv("THREADCAST_STORE_KEEP_DAYS", "30")
+    assert document("prune") == {"store": "sqlite:///store.db", "dry_run": False, "measurements": 2, "samples": 4}
     with Store.open("store.db") as store:
         (left,) = store.measurements()
-        assert [s.seconds for s in left.samples[-5:]] == [1.35, 1.36, 1.37, 1.38, 1.39]
+        assert left.conditions["time"] == "2022-01-01"
         assert store.check() == []
 
 

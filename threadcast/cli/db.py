@@ -189,28 +189,20 @@ def export(
 
 
 @command.command()
-@setting("store.keep_samples", "--keep-samples")
 @setting("store.keep_days", "--keep-days")
 @click.option("--dry-run", is_flag=True, help="Delete nothing; say what would be deleted.")
 @setting("store", "--store")
 @common
 def prune(output: Output, settings: Settings, dry_run: bool) -> None:
-    """Delete samples that are too many or too old, so that the store stays small.
+    """Delete measurements that are too old, so that the store stays small.
 
-    Of an op in a case on a machine the newest samples stay as they are, and of older ones quantiles. No op becomes
-    unknown: its newest measurement in each case stays. Run it by a timer, also while others use the store; it can be
+    No op becomes unknown: its newest measurement in each case stays. Run it by a timer, also while others use the store; it can be
     ended at any time. The file of a SQLite store does not shrink: new measurements take the room.
     """
-    from threadcast.store.retention import Retention
-
-    retention = Retention(settings["store.keep_samples"], settings["store.keep_days"])
-    if retention.is_everything:
-        raise click.UsageError(
-            "nothing says what to keep; give --keep-samples or --keep-days, or set store.keep_samples or "
-            "store.keep_days"
-        )
+    if settings["store.keep_days"] is None:
+        raise click.UsageError("nothing says what to keep; give --keep-days, or set store.keep_days")
     with _open(settings) as store:
-        found = store.prune(retention, dry_run=dry_run)
+        found = store.prune(settings["store.keep_days"], dry_run=dry_run)
         document = {
             "store": store.name, "dry_run": dry_run, "measurements": found.measurements, "samples": found.samples,
         }  # fmt: skip

@@ -31,9 +31,6 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "Directory of slow-downs that ops that run side by side have shown.",
             default_text="corun in the user's data directory",
         ),
-        Setting("store.keep_samples", int, None, "Samples of an op in a case on a machine that `threadcast db prune` "
-                "keeps: half of them the newest, the others quantiles of all older ones.", "samples", minimum=8,
-                default_text="all"),
         Setting("store.keep_days", float, None, "Age from which on `threadcast db prune` deletes measurements, except "
                 "the newest of an op in a case on a machine.", "days", minimum=0.001, maximum=36_500,
                 default_text="none: for ever"),

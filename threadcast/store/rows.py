@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from math import isnan, nan
 from typing import Any, Protocol, Self, TypeVar
 
@@ -52,12 +52,6 @@ def measurement_row(measurement: Measurement) -> Row:
         "samples": b"".join([struct.pack(f"<{len(of_one)}d", *of_one) for of_one in values]),
         "conditions": json_text(dict(measurement.conditions), what),
     }
-
-
-def cut_samples(row: Any, positions: Sequence[int]) -> bytes:
-    """The column `samples` of a measurement's row with the samples at these positions only."""
-    values = np.frombuffer(row.samples, dtype=_FLOAT).reshape(-1, row.sample_count)
-    return values[:, list(positions)].tobytes()
 
 
 def measurement_reader(ops: Mapping[int, Op], machines: Mapping[int, Machine]) -> Callable[[Any], Measurement]:

@@ -26,7 +26,6 @@ from threadcast.store.pruning import Pruned, prune
 from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops
 from threadcast.store.receipts import Receipt, former_receipt
 from threadcast.store.recent import recent_rows
-from threadcast.store.retention import Retention
 from threadcast.store.rows import D, Row, graph_row, json_text, measurement_reader, measurement_row, read
 from threadcast.store.together import Together
 from threadcast.store.unwritable import wrong_values_by_op
@@ -313,12 +312,12 @@ class Store:
             measured = [int(found or 0) for found in connection.execute(sums).one()]
         return Counts(machines=n[0], ops=n[1], measurements=measured[0], samples=measured[1], graphs=n[2])
 
-    def prune(self, retention: Retention, *, dry_run: bool = False) -> Pruned:
-        """Delete the samples that `retention` does not keep, and return their numbers; with `dry_run` delete nothing.
+    def prune(self, keep_days: float, *, dry_run: bool = False) -> Pruned:
+        """Delete what is older than `keep_days` (`pruning`), and return the numbers; with `dry_run` delete nothing.
 
         Others read and store meanwhile. What services remember of the ops' curves stays until they are measured again.
         """
-        return prune(self._database, retention, now_s=time.time(), dry_run=dry_run)
+        return prune(self._database, keep_days, now_s=time.time(), dry_run=dry_run)
 
     def check(self) -> list[str]:
         """A line of text for each damage that is found in the store, and for what imports of an export would refuse;
