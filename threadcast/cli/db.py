@@ -196,8 +196,8 @@ def export(
 def prune(output: Output, settings: Settings, dry_run: bool) -> None:
     """Delete measurements that are too old, so that the store stays small.
 
-    No op becomes unknown: its newest measurement in each case stays. Run it by a timer, also while others use the store; it can be
-    ended at any time. The file of a SQLite store does not shrink: new measurements take the room.
+    No op becomes unknown: its newest measurement in each case stays. Run it by a timer, also while others use the
+    store; it can be ended at any time. The file of a SQLite store does not shrink: new measurements take the room.
     """
     if settings["store.keep_days"] is None:
         raise click.UsageError("nothing says what to keep; give --keep-days, or set store.keep_days")
