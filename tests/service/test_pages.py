@@ -208,18 +208,6 @@ def test_the_last_run_is_shown_with_the_prediction_and_one_traced_step(
     assert client.get("/networks/net/timeline.json").get_json()["traceEvents"]
 
 
-def test_drift_holds_later_measurements_against_the_model(client: FlaskClient, settings: ServiceSettings) -> None:
-    assert "Nothing measured since roofline@1" in page(client, "/drift")[1]
-    later = {"time": "2999-01-01T00:00:00+00:00"}
-    with Store.open(settings.store) as store:
-        before = {(m.op.key, m.case): m for m in store.measurements(machine=MACHINE.fingerprint)}
-        slower = [Measurement(m.op, m.machine, m.case, (Sample(3 * m.seconds),), later) for m in before.values()]
-        store.add(slower)
-    _, text = page(client, "/drift")
-    assert f"{len(slower)}</b><span>measurements since" in text
-    assert "all kinds" in text
-
-
 def test_ops_that_have_changed_are_listed_and_what_was_not_measured_since_is_marked(
     client: FlaskClient, settings: ServiceSettings
 ) -> None:

@@ -117,17 +117,6 @@ def test_figures_of_machines_kinds_and_networks(store: Store, measure: Measure, 
     assert store.browse.networks_with(measure(1).op.key) == ["net"]
 
 
-def test_the_newest_measurements_come_in_the_order_in_which_they_were_added(
-    store: Store, measure: Measure, machine: Machine
-) -> None:
-    added = [measure(i) for i in range(1, 6)]
-    store.add([added[0], measure(9, on=Machine.uniform("other", 2)), *added[1:]])
-    before = store.browse.newest_id(machine.fingerprint)
-    assert store.browse.newest(machine, limit=3) == added[2:]
-    store.add([measure(7)])
-    assert store.browse.newest_id(machine.fingerprint) > before
-
-
 def test_the_last_run_of_a_graph_on_a_machine_is_kept_with_plan_and_trace(store: Store, machine: Machine) -> None:
     placed = Placement("a", (0,), 1, 0.0, 1.0)
     plan, trace = Plan(8, "fifo", (placed,), 0.5), Trace(8, "fifo", (replace(placed, finish_s=2.0),))

@@ -33,9 +33,7 @@ from threadcast.networks import sizes
 
 @click.command()
 @network_options(metavar="[NETWORK|GRAPH.json|OP-KEY|SIZE...]", several=True, required=False)
-@click.option(
-    "--op", "called", help="An op of the store by its name or kind; its sizes follow: m=300 k=500, or 64x128."
-)
+@click.option("--op", "called", help="An op of the store by its name or kind; its sizes follow: m=300 k=500.")
 @click.option(
     "--machine",
     help="Fingerprint of a machine in the store, or a machine's file [default: of an op, the one that measured it].",

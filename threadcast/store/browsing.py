@@ -11,13 +11,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, select, tuple_
 
-from threadcast.core import Case, Measurement, Op, Plan, Trace
-from threadcast.core.machine import Machine
+from threadcast.core import Case, Plan, Trace
 from threadcast.store import schema
 from threadcast.store.database import Database
 from threadcast.store.kept_documents import Kept, newest
-from threadcast.store.queries import documents
-from threadcast.store.rows import measurement_reader, read
 
 SORTS = ("best_s", "kind", "samples", "speedup", "all_threads")
 """The columns that ops can be sorted by; each has an index."""
@@ -190,23 +187,6 @@ class Browser:
         )
         with self._database.read() as connection:
             return [(row[0], int(row[1])) for row in connection.execute(query)]
-
-    def newest(self, machine: Machine, *, limit: int) -> list[Measurement]:
-        """The measurements of a machine that were added last, in the order in which they were added."""
-        table = schema.measurements
-        query = select(table).where(table.c.machine_id == _machine_id(machine.fingerprint))
-        with self._database.read() as connection:
-            rows = list(connection.execute(query.order_by(table.c.id.desc()).limit(limit)))[::-1]
-            ops = documents(connection, schema.ops, {row.op_id for row in rows})
-        machines = {row.machine_id: machine for row in rows}
-        return list(map(measurement_reader(read(Op, ops), machines), rows))
-
-    def newest_id(self, machine: str) -> int:
-        """A number that grows with every measurement of this machine; 0 without any."""
-        table = schema.measurements
-        with self._database.read() as connection:
-            found = connection.execute(select(func.max(table.c.id)).where(table.c.machine_id == _machine_id(machine)))
-            return found.scalar() or 0
 
     def last_run(self, graph: str, machine: str) -> Run | None:
         """The last run of the graph on this machine; None where there is none."""

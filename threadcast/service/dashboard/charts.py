@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over ascending positions `x`; with `time` these are seconds since 1970.
+    """Lines over ascending positions `x`.
 
     `within` are the lowest and highest value to show; None shows all values. It is for lines that would otherwise
     compress the others.
@@ -45,7 +45,6 @@ class Chart:
     unit: Unit
     x_log: bool = False
     y_log: bool = False
-    time: bool = False
     within: tuple[float, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -59,7 +58,7 @@ class Chart:
         ]  # fmt: skip
         return {
             "title": self.title, "x": self.x, "lines": lines, "xLabel": self.x_label, "yLabel": self.y_label,
-            "unit": self.unit, "xLog": self.x_log, "yLog": self.y_log, "time": self.time,
+            "unit": self.unit, "xLog": self.x_log, "yLog": self.y_log,
             "within": self.within,
         }  # fmt: skip
 

@@ -21,7 +21,7 @@
 
   // The series of a chart: where a line has a band, its two edges come first, without a place in the legend.
   const seriesOf = (chart) => {
-    const series = [{ label: chart.time ? "time" : chart.xLabel, value: (_, v) => (v === null ? "–" : xText(chart, v)) }];
+    const series = [{ label: chart.xLabel, value: (_, v) => (v === null ? "–" : xText(chart, v)) }];
     const data = [chart.x];
     const bands = [];
     for (const line of chart.lines) {
@@ -43,7 +43,7 @@
     return { series, data, bands };
   };
 
-  const xText = (chart, value) => (chart.time ? new Date(value * 1000).toISOString().slice(0, 16).replace("T", " ") : significant(value));
+  const xText = (chart, value) => significant(value);
 
   const optionsOf = (chart, width, series, bands) => {
     const soft = colour("--soft");
@@ -54,12 +54,6 @@
       x.splits = () => powers;
       x.filter = (_, splits) => splits;
       x.values = (_, splits) => splits.map((v) => `${v}`);
-    } else if (chart.time) {
-      x.values = (_, splits, axis, space, step) => splits.map((v) => {
-        const [date, time] = new Date(v * 1000).toISOString().slice(0, step < 60 ? 19 : 16).split("T");
-        return step >= 86400 ? date : `${time}\n${date}`;
-      });
-      x.space = 90;
     } else {
       x.incrs = [1, 2, 5, 10, 20, 50, 100];
     }
@@ -70,7 +64,7 @@
       cursor: { drag: { x: true, y: true, uni: 20 }, points: { size: 7 } },
       legend: { live: true },
       scales: {
-        x: { time: chart.time, distr: chart.xLog ? 3 : 1, log: 2, range: padded(chart) },
+        x: { time: false, distr: chart.xLog ? 3 : 1, log: 2, range: padded(chart) },
         // Functions, as with arrays a double click would leave the zoomed range.
         y: chart.yLog
           ? { distr: 3, log: 10, ...(chart.within && { range: () => chart.within }) }
@@ -85,7 +79,7 @@
   const padded = (chart) => (_, low, high) => {
     if (low === null) return [low, high];
     const [only] = chart.x;
-    if (chart.x.length === 1) return chart.xLog ? [only / 1.5, only * 1.5] : [only - (chart.time ? 300 : 1), only + (chart.time ? 300 : 1)];
+    if (chart.x.length === 1) return chart.xLog ? [only / 1.5, only * 1.5] : [only - 1, only + 1];
     if (chart.xLog) return [low / 1.08, high * 1.08];
     const room = (high - low) * 0.03;
     return [low - room, high + room];
