@@ -57,10 +57,8 @@ def op_by_name(store: Store, name: str, words: Sequence[str]) -> tuple[Op, Seque
     every = store.ops()
     named = [op for op in every if name in (op.kind, op.key, str(op.attributes.get("label")))]
     if not named:
-        known = dict.fromkeys(op.kind for op in every)
-        raise NotFound(
-            f"no op of {store.name} is called {name!r}; there are {_few(known) or 'none'} (`threadcast db ops`)"
-        )
+        known = _few(dict.fromkeys(name_of(op) if op.kind == "op" else op.kind for op in every)) or "none"
+        raise NotFound(f"no op of {store.name} is called {name!r}; there are {known} (`threadcast db ops`)")
     sizes = dict.fromkeys(size for op in named for size in _sizes(op))
     given: dict[str, Any] = {}
     for word in words:
