@@ -93,7 +93,7 @@ def test_sizes_that_were_not_measured_are_forecast_by_what_has_learned_from_them
         (("--op", "sgemm", "M=300", "K=7,5"), "K=7,5: K must be a number with a decimal point, such as 500"),
         (("--op", "sgemm", "M=1_000", "K=700"), "M must be a number"),
         (("--op", "sgemm", "M=inf", "K=700"), "M must be a number"),
-        (("--op", "relu"), "2 ops are relu: name one's key, which `threadcast db ops --json` shows, or take one of "),
+        (("--op", "relu"), "2 ops are relu: say inplace too, or take one of relu 8x8 "),
         (("relu-0123",), "no op relu-0123 in "),
         (("mm-xxx",), "no op of the store has the key 'mm-xxx'"),
     ],
