@@ -13,8 +13,6 @@ from flask.testing import FlaskClient
 from tests.service.service_data import CURVES, MACHINE, OPS, graph_document, measure
 from tests.waiting import eventually
 from threadcast.core import Case, Op
-from threadcast.service.app import Service
-from threadcast.service.curve_responses import CurveId, CurveResponse, CurveResponseCache
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
@@ -96,16 +94,6 @@ def test_a_curve_follows_what_the_service_stores_at_once(client: FlaskClient) ->
         after = client.get(path).data
         assert after != before
         assert json.loads(after) == client.post("/v1/predictions", json={"ops": [OPS[1].key]}).get_json()
-
-
-def test_a_response_computed_before_a_measurement_is_not_kept_after_it(app: Service) -> None:
-    store = app.extensions["threadcast"].store
-    cache, curve = CurveResponseCache(store, store.last_measurement, 2), CurveId("m", "v@1", OPS[0].key)
-    _, last_measurement = cache.get(curve)
-    store.add([measure(OPS[0], Case(1))])
-    assert cache.get(CurveId("m", "v@1", "another"))[0] is None
-    cache.put(curve, CurveResponse(b"old", "", 0), last_measurement)
-    assert cache.get(curve)[0] is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Receipts of batches, plans, and how far the measurements have come."""
+"""Receipts of batches, and what is kept by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from threadcast.core import Measurement
 from threadcast.core.errors import InvalidInput
 from threadcast.store import Store
 from threadcast.store.receipts import Receipt
-from threadcast.store.sent import Sent
 
 Measure = Callable[..., Measurement]
 DAY_S = 86400.0
@@ -24,16 +23,6 @@ def test_a_batch_is_stored_with_its_receipt_once(store_url: Path | str, measure:
         again = Receipt("k", "another", "")
         assert store.add_once([measure(2)], again, keep_s=DAY_S) == receipt
         assert store.measurements() == [measure()]
-
-
-def test_how_far_measurements_were_sent_moves_only_from_where_it_was_read(store_url: Path | str) -> None:
-    with Store.open(store_url) as store, Store.open(store_url) as other:
-        assert store.note_sent("http://a", "m", Sent(0, 5), was=Sent())
-        assert not other.note_sent("http://a", "m", Sent(0, 8), was=Sent())
-        assert other.note_sent("http://a", "m", Sent(5, 5), was=Sent(0, 5))
-        assert not store.note_sent("http://a", "m", Sent(5, 5), was=Sent(0, 5))
-        assert store.sent("http://a", "m") == Sent(5, 5)
-        assert store.sent("http://b", "m") == store.sent("http://a", "n") == Sent()
 
 
 def test_a_receipt_is_forgotten_after_its_time(

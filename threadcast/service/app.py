@@ -11,6 +11,7 @@ from flask import Flask, Request, Response
 from flask.sessions import NullSession, SessionInterface, SessionMixin
 
 from threadcast import __version__
+from threadcast.prediction.lru_cache import LruCache
 from threadcast.service import (
     api_description,
     auth,
@@ -33,7 +34,6 @@ from threadcast.service import (
 )
 from threadcast.service.adapted_models import AdaptedModels
 from threadcast.service.context import EXTENSION, Context
-from threadcast.service.curve_responses import CurveResponseCache
 from threadcast.service.decision_contexts import DecisionContexts
 from threadcast.service.key_paths import KeyConverter
 from threadcast.service.model_shelf import ModelShelf
@@ -107,7 +107,7 @@ def create_app(settings: ServiceSettings) -> Service:
         measured,
         DecisionContexts(store, most_here=settings.max_contexts, most_kept=settings.max_kept_contexts),
         stored,
-        CurveResponseCache(store, stored.last_measurement, settings.max_kept_curves),
+        LruCache(settings.max_kept_curves),
         AdaptedModels(store, stored.last_measurement),
     )  # fmt: skip
     request_marks.install(app)  # the part that is installed first handles an answer last

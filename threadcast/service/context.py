@@ -13,9 +13,10 @@ from threadcast.core.errors import NotFound
 from threadcast.models.base import PerformanceModel
 from threadcast.models.untrained import VERSION
 from threadcast.prediction.gathering import Gathering
+from threadcast.prediction.lru_cache import LruCache
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.adapted_models import AdaptedModels
-from threadcast.service.curve_responses import CurveResponseCache
+from threadcast.service.curve_responses import CurveId, CurveResponse
 from threadcast.service.decision_contexts import DecisionContexts
 from threadcast.service.metrics import Metrics
 from threadcast.service.model_shelf import MOST_CASES, PRIOR, ModelShelf
@@ -37,7 +38,7 @@ class Context:
     metrics: Metrics
     decision_contexts: DecisionContexts
     stored: StoredDocuments
-    curve_responses: CurveResponseCache
+    curve_responses: LruCache[CurveId, CurveResponse]
     adapted: AdaptedModels
     gathering: Gathering = field(default_factory=Gathering)
 

@@ -65,12 +65,13 @@ def curve(op: str) -> Response:
     model, _, version = here.model_asked_for(asked.get("model"), machine, where="query")
     form = accepted_form()
     measured, changes = here.adapted.of(model, version, machine).measured, here.stored.changes(machine.fingerprint)
-    curve_id = CurveId(machine.fingerprint, version, op, measured, changes.stamp, form)
-    response, last_measurement = here.curve_responses.get(curve_id)
+    last = here.stored.last_measurement()
+    curve_id = CurveId(machine.fingerprint, version, op, last, measured, changes.stamp, form)
+    response = here.curve_responses.get(curve_id)
     if response is None:
         with timed("model"):
             response = _predicted(op, here.predictor_with(model, machine, version), form, here)
-        here.curve_responses.put(curve_id, response, last_measurement)
+        here.curve_responses.put(curve_id, response)
     here.metrics.count_points(version, response.points)
     headers = {"ETag": response.etag, "Cache-Control": "no-cache", "Vary": "Accept"}
     if matches(response.etag):

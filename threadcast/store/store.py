@@ -26,8 +26,7 @@ from threadcast.store.pruning import Pruned, prune
 from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops
 from threadcast.store.receipts import Receipt, former_receipt
 from threadcast.store.recent import recent_rows
-from threadcast.store.rows import D, Row, graph_row, json_text, measurement_reader, measurement_row, read
-from threadcast.store.together import Together
+from threadcast.store.rows import D, graph_row, json_text, measurement_reader, measurement_row, read
 from threadcast.store.unwritable import wrong_values_by_op
 from threadcast.store.waits import WAIT_S
 from threadcast.store.writing import insert_graph, insert_measurements, insert_run
@@ -44,20 +43,6 @@ class Counts:
     graphs: int
 
 
-MOST_TOGETHER = 2_000
-"""Most measurements of several threads in one transaction, which takes a tenth of a second; others wait for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Measurements to be stored with their rows, once for the key of `receipt`, which expires after `keep_s`."""
-
-    measured: list[Measurement]
-    rows: list[Row]
-    receipt: Receipt | None
-    keep_s: float | None
-
-
 class Store:
     """Measurements, graphs, plans and runs in a database, for many threads and processes at once.
 
@@ -66,9 +51,8 @@ class Store:
     or written. Use it as a context manager; open a new one after a fork.
     """
 
-    def __init__(self, database: Database, *, wait_s: float = WAIT_S) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._together = Together(self._insert, most=MOST_TOGETHER, wait_s=wait_s)
 
     @classmethod
     def open(cls, url: str | Path | None = None, *, create: bool = True, wait_s: float = WAIT_S) -> Self:
@@ -79,7 +63,7 @@ class Store:
         most; in PostgreSQL none takes longer, but those that read or change the whole store. StoreError, with
         everything unchanged, for a file that is not a store, is damaged, or was written by a newer threadcast.
         """
-        return cls(Database(url, create=create, wait_s=wait_s), wait_s=wait_s)
+        return cls(Database(url, create=create, wait_s=wait_s))
 
     def __enter__(self) -> Self:
         return self
@@ -121,23 +105,14 @@ class Store:
         new one expires after `keep_s` seconds, never where that is None.
         """
         added = list(measurements)
-        batch = _Batch(added, [measurement_row(m) for m in added], receipt, keep_s)
-        return self._together.add(batch, size=len(added))
+        rows = [measurement_row(m) for m in added]
 
-    def _insert(self, batches: Sequence[_Batch]) -> list[Receipt | None]:
-        """Store batches in one transaction; for each return the receipt that was stored before under its key."""
-        now_s = time.time()
-
-        def work(connection: Connection) -> list[Receipt | None]:
-            former = [
-                None if (receipt := batch.receipt) is None
-                else former_receipt(connection, receipt, now_s=now_s, keep_s=batch.keep_s)
-                for batch in batches
-            ]  # fmt: skip
-            new = [batch for batch, known in zip(batches, former, strict=True) if known is None]
-            measured, rows = [m for batch in new for m in batch.measured], [row for batch in new for row in batch.rows]
-            insert_measurements(connection, measured, rows, now_s=now_s)
-            return former
+        def work(connection: Connection) -> Receipt | None:
+            now_s = time.time()
+            if receipt is not None and (former := former_receipt(connection, receipt, now_s=now_s, keep_s=keep_s)):
+                return former
+            insert_measurements(connection, added, rows, now_s=now_s)
+            return None
 
         return self._database.write(work)
 
