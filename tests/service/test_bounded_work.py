@@ -62,8 +62,8 @@ def test_a_plan_that_takes_too_long_is_ended_with_its_process(
     [process] = planning_processes()
     os.kill(process, 19)  # SIGSTOP: it will take longer than any deadline
     with monkeypatch.context() as patch:
-        wait = PlannerProcess.answer
-        patch.setattr(PlannerProcess, "answer", lambda self, _: wait(self, 0.01))  # once asked, time is up
+        wait = PlannerProcess.result
+        patch.setattr(PlannerProcess, "result", lambda self, _: wait(self, 0.01))  # once asked, time is up
         answer = client.post("/v1/plans", json={**PLAN, "cores": 3})
     assert (answer.status_code, answer.content_type) == (503, "application/problem+json")
     assert answer.headers["Retry-After"] == "1"
