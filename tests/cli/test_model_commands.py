@@ -14,13 +14,12 @@ from tests.cli.commands import invoke
 from tests.models.synthetic_ops import MACHINE, make_ops, measure_all, true_seconds
 from threadcast.cli.model_table import shown
 from threadcast.collector import calibration
-from threadcast.core import Case, Op, OpGraph, Sample, TensorSpec
+from threadcast.core import Case, OpGraph, Sample
 from threadcast.core.topology import read_machine
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.judgement import row_of
 from threadcast.models.registry import ModelRegistry
 from threadcast.models.retraining import is_held_out
-from threadcast.service.model_shelf import ModelShelf
 from threadcast.store import Store
 from threadcast.store.long_form import write_long_form
 
@@ -322,26 +321,13 @@ def test_a_model_that_forecasts_measured_ops_only_is_completed_by_the_untrained_
 
 
 def test_a_damaged_alias_does_not_hide_the_others(folder):
-    document("models", "add-prior")
+    document("train", "--model", "hill_climb")
     document("models", "alias", "next", "champion")
     (folder / "threadcast" / "models" / "aliases" / "next" / "1.json").write_text("{")
     listed = invoke("models", "list", "--json")
-    assert json.loads(listed.stdout)["aliases"] == {"champion": "joint_process@1"}
+    assert json.loads(listed.stdout)["aliases"] == {"champion": "hill_climb@1"}
     assert "alias next is left out: " in listed.stderr
-    assert "next/1.json cannot be loaded" in refused("models", "add-prior", "--alias", "next")
     assert "next/1.json cannot be loaded" in refused("predict", "first/forward", "--model", "next")
-
-
-def test_the_shipped_prior_serves_before_a_model_was_trained(folder):
-    assert document("models", "add-prior") == {"alias": "champion", "version": "joint_process@1"}
-    found = document("predict", "first/forward", "--machine", MACHINE.fingerprint, "--model", "champion")
-    assert found["model"] == "joint_process@1"
-    served = ModelShelf(folder / "threadcast" / "models", default="champion").get()
-    unmeasured = Op("mm", (TensorSpec((99, 99)), TensorSpec((99, 99))), {}, (TensorSpec((99, 99)),))
-    curve = served[0].predict(unmeasured, [], MACHINE.cases(), machine=MACHINE)
-    assert (curve.low < 0.7 * curve.seconds).all()
-    assert "champion stands for joint_process@1 already" in refused("models", "add-prior")
-    assert document("models", "add-prior", "--alias", "first")["version"] == "joint_process@2"
 
 
 def test_old_versions_are_pruned_and_moves_say_which_user_made_them(folder):

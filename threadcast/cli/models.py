@@ -10,7 +10,6 @@ from threadcast.cli.model_table import percent
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.user import user
-from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -97,26 +96,6 @@ def rollback(output: Output, settings: Settings, alias: str) -> None:
     """Undo the last move of ALIAS; repeated, the move before it."""
     version = _registry(settings).rollback(alias, by=user())
     output.result({"alias": alias, "version": version}, f"{alias} is {version} again")
-
-
-@command.command("add-prior")
-@click.option("--alias", default="champion", show_default=True, help="Alias for it; one that is in use stays as it is.")
-@setting("models", "--models")
-@common
-def add_prior(output: Output, settings: Settings, alias: str) -> None:
-    """Register the prior that comes with threadcast, so that `threadcast serve` forecasts before a model was trained.
-
-    Forecasts have wide intervals; what is measured of an op narrows its own. `threadcast train` makes a better model.
-    """
-    from threadcast.models.joint_process import JointProcess
-    from threadcast.models.prior import SCHEMA
-
-    registry = _registry(settings)
-    if registry.is_alias(alias):
-        raise InvalidInput(f"{alias} stands for {registry.resolve(alias)} already; name another --alias")
-    version = registry.save(JointProcess(prior=True), trained_on={"prior": SCHEMA}, metrics={})
-    registry.set_alias(alias, version, by=user())
-    output.result({"alias": alias, "version": version}, f"{alias} is {version}, the prior that comes with threadcast")
 
 
 @command.command()
