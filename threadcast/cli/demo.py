@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from threadcast.cli.demo_report import STEP_COLUMNS, ModelsTable, RunReport, summary, verdict
+from threadcast.cli.demo_report import STEP_COLUMNS, RunReport, summary, verdict
 from threadcast.cli.demo_service import service
 from threadcast.cli.followed_model import CHAMPION, LEARNING_KIND
-from threadcast.cli.model_table import choose_split, judge, make_models, shown
 from threadcast.cli.options import common
 from threadcast.cli.output import Output, table
 from threadcast.core import CurveTable, Machine, Measurement, Source, read_machine
@@ -40,13 +39,8 @@ MEAN_S = 0.04
 """Mean seconds for one op in one case: 140 ops at 2 cases take a quarter of a minute."""
 RUN_S = 5.0
 """Seconds after which no more steps of a network are begun once there are enough; on two cores they take a second."""
-FEWEST_CASES = 3
-"""Fewest cases of an op by which models can be judged: of two, one is mostly a sample, and the other is all that there
-is to forecast and to choose."""
 DEADLINE_S = 10.0
 """Longest wait for the service's answer; a scheduler that runs a network would wait far less."""
-SHOWN = 6
-"""Number of models in the table on the terminal; summary.json has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +82,7 @@ def command(output: Output, settings: Settings, folder: Path, steps: int) -> Non
         output.note("recording the networks")
         networks = [_capture(*which) for which in WORKLOADS]
         observed, measuring = _measure(output, machine, store, networks, watch)
-        models_table = _judge(output, store, machine, steps=settings["train.steps"])
-        version = _learn(store, models, machine, models_table)
+        version = _learn(store, models, machine)
         output.note("starting the prediction service")
         with service(store_path, models, log=folder / "service.log") as url:
             curves = _fetch(url, machine, networks)
@@ -98,17 +91,15 @@ def command(output: Output, settings: Settings, folder: Path, steps: int) -> Non
         for one, run in zip(networks, runs, strict=True):
             store.add_run(one.graph_name, machine, plan=run.plan, trace=run.trace)
     load = load_document(watch.overall(), disturbed=any(run.disturbed for run in runs), what="times")
-    document = summary(machine, observed, models_table, version, runs) | load | measuring
+    document = summary(machine, observed, version, runs) | load | measuring
     document = {"verdict": verdict(runs, machine, load["load"]), **document}
     write_json(folder / "summary.json", document)
     shows = f"threadcast serve --store {store_path} --models {models}"
     said = f"{document['predictions_over_http']} curves came over HTTP from {version}. `{shows}` shows timelines"
-    rows = models_table.rows
-    title = f"one network left out, the {min(SHOWN, len(rows))} models of {len(rows)} that cost least"
     steps_table = table(STEP_COLUMNS, [run.row() for run in runs], unneeded=(("ops", "lower bound"),))
     output.result(
         document, document["verdict"], "", steps_table, *filter(None, [run.why_default for run in runs]),
-        shown(rows[:SHOWN], title=title) if rows else models_table.remark, f"{document['measuring']}. {said}",
+        f"{document['measuring']}. {said}",
     )  # fmt: skip
 
 
@@ -159,32 +150,15 @@ def _measure(
     }  # fmt: skip
 
 
-def _judge(output: Output, store: Store, machine: Machine, *, steps: int) -> ModelsTable:
-    """Compare models as `threadcast train` does, where the machine has enough cases."""
+def _learn(store: Store, models: Path, machine: Machine) -> str:
+    """Let a model learn what was measured here; register it, and return its version."""
     from threadcast.models import registry_of_kinds
-    from threadcast.models.judgement import ranking
-
-    cases = len(machine.cases())
-    if cases < FEWEST_CASES:
-        return ModelsTable([], f"{cases} cases of an op, as here, cannot judge a model: {LEARNING_KIND} learns.")
-    measurements = store.measurements(machine=machine.fingerprint)
-    split = choose_split("new_network", measurements, store.networks_of())
-    candidates = make_models(registry_of_kinds.names(), [], measurements)
-    rows = judge(output, measurements, candidates, split, jobs=len(machine), steps=steps).rows
-    return ModelsTable([*(rows[i] for i in ranking(rows)), *(row for row in rows if not row.ops)], "")
-
-
-def _learn(store: Store, models: Path, machine: Machine, table: ModelsTable) -> str:
-    """Let the model that costs least, if models were judged, learn what was measured here; register it, and return its
-    version."""
     from threadcast.models.registry import ModelRegistry
 
-    measurements, best = store.measurements(machine=machine.fingerprint), table.rows[0] if table.rows else None
-    ((_, model), *_) = make_models([best.model if best else LEARNING_KIND], [], measurements)
-    registry = ModelRegistry(models)
+    measurements, registry = store.measurements(machine=machine.fingerprint), ModelRegistry(models)
     version = registry.save(
-        model.fit(measurements), trained_on={"measurements": len(measurements)},
-        metrics={"new_network": best.to_json()} if best else {},
+        registry_of_kinds.create(LEARNING_KIND).fit(measurements),
+        trained_on={"measurements": len(measurements)}, metrics={},
     )  # fmt: skip
     registry.set_alias(CHAMPION, version)
     return version

@@ -11,7 +11,6 @@ from threadcast.core import Machine, OpGraph, Plan, Trace
 from threadcast.core.figures import duration
 
 if TYPE_CHECKING:
-    from threadcast.models.judgement import Row
     from threadcast.runtime.tuner.guard import Verdict
 
 
@@ -58,15 +57,6 @@ class RunReport:
 STEP_COLUMNS = ("network", "ops", "default", "planned", "gain, interval", "predicted", "lower bound", "keeps")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelsTable:
-    """The comparison of models, each left to learn all networks but one. `rows`: the one that costs least first, none
-    where `remark` says why."""
-
-    rows: Sequence[Row]
-    remark: str
-
-
 def verdict(runs: Sequence[RunReport], machine: Machine, load: str) -> str:
     """One sentence: how long planned steps take beside PyTorch's default, of what, and how sure that is.
 
@@ -88,11 +78,11 @@ def verdict(runs: Sequence[RunReport], machine: Machine, load: str) -> str:
 
 
 def summary(
-    machine: Machine, observed: Collection[str], models: ModelsTable, version: str, runs: Sequence[RunReport],
+    machine: Machine, observed: Collection[str], version: str, runs: Sequence[RunReport]
 ) -> dict[str, Any]:  # fmt: skip
     """The content of summary.json. Step times and bounds are given by network, and at the top their sums.
 
-    `observed` are the keys of the measured ops, `models` the evaluation of the models, `version` the one that served.
+    `observed` are the keys of the measured ops, `version` the model that served.
     """
     keys = {op.key for run in runs for op in run.graph.ops}
     each: dict[str, dict[str, Any]] = {
@@ -110,11 +100,8 @@ def summary(
         for name in ("lower_bound_s", "predicted_step_s", "default_step_s", "planned_step_s")
     }
     measured = sum(key in observed for key in keys)
-    judged = {
-        row.model: {name: getattr(row, name) for name in ("accuracy", "regret_mean", "cost")} for row in models.rows
-    }
     return {
         "machine": machine.fingerprint, "cores": len(machine), "ops_measured": measured,
-        "measured_share": measured / len(keys), "models": judged, "model_served": version,
+        "measured_share": measured / len(keys), "model_served": version,
         "predictions_over_http": len(keys), **summed, "networks": each,
     }  # fmt: skip
