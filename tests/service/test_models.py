@@ -15,7 +15,7 @@ from tests.service.service_data import UNSEEN
 from tests.waiting import eventually
 from threadcast.models.base import PerformanceModel
 from threadcast.models.registry import ModelRegistry
-from threadcast.service.app import Service, create_app
+from threadcast.service.app import create_app
 from threadcast.service.model_shelf import ModelShelf
 from threadcast.service.settings import ServiceSettings
 
@@ -143,21 +143,6 @@ def test_where_the_new_version_cannot_be_loaded_the_old_one_goes_on(
     assert model_that_answers(client) == "roofline@1"
     assert counted in client.get("/metrics").text  # tried once, not with every request
     assert "champion stays what it was" in caplog.text
-
-
-def test_a_reload_reads_the_version_again_and_keeps_the_old_where_that_fails(
-    app: Service, client: FlaskClient, settings: ServiceSettings
-) -> None:
-    assert model_that_answers(client) == "roofline@1"
-    shelf = app.extensions["threadcast"].models
-    before = shelf.get()[0]
-    shelf.reload()
-    assert shelf.get()[0] is not before
-    kept = shelf.get()[0]
-    (settings.models / "versions" / "roofline@1" / "model.json").write_text("{}")
-    shelf.reload()
-    assert shelf.get()[0] is kept
-    assert model_that_answers(client) == "roofline@1"
 
 
 def test_an_alias_that_leaves_a_version_while_it_is_loaded_is_followed(

@@ -194,20 +194,6 @@ def test_what_was_acknowledged_survives_kill_9_and_is_stored_once(settings: Serv
         assert store.check() == []
 
 
-def test_sighup_reads_the_model_again_and_keeps_the_old_one_where_that_fails(
-    settings: ServiceSettings, tmp_path: Path
-) -> None:
-    shutil.copytree(settings.models, tmp_path / "registry")
-    mine = replace(settings, models=tmp_path / "registry")
-    with running(mine, tmp_path) as server:
-        (mine.models / "versions" / "roofline@1" / "model.json").write_text("{}")
-        server.process.send_signal(signal.SIGHUP)
-        failed = 'threadcast_model_load_failures_total{alias="champion"} 1.0'
-        assert eventually(lambda: failed in server.get("/metrics").data.decode(), LONG_S)
-        assert json.loads(server.get("/health/ready").data)["model"] == "roofline@1"
-        assert server.stop(signal.SIGTERM) == 0
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_worker_in_place_of_one_that_ended_is_started_until_it_can_load(

@@ -85,8 +85,8 @@ class ModelShelf:
             self._follow_beside(named, moves)
         return standing.model, standing.version
 
-    def follow(self, alias: str, *, fresh: bool = False) -> tuple[PerformanceModel, str]:
-        """Load the version that the alias stands for in the registry and use it from now on; a `fresh` one from disk.
+    def follow(self, alias: str) -> tuple[PerformanceModel, str]:
+        """Load the version that the alias stands for in the registry and use it from now on.
 
         Returns and raises as `get`.
         """
@@ -94,18 +94,13 @@ class ModelShelf:
             moves = self.registry.moves(alias)
             version = self.registry.resolve(alias)
             try:
-                model = self._load(version, partial(self._read, alias, version, moves), fresh=fresh)
+                model = self._load(version, partial(self._read, alias, version, moves))
             except (NotFound, ArtefactError):
                 if self.registry.moves(alias) == moves:
                     raise
                 continue  # the alias has left this version, which may be removed since
             self._stand(alias, _Standing(model, version, moves))
             return model, version
-
-    def reload(self) -> None:
-        """Load the versions of all aliases in use from disk again; where that fails, the old one stays."""
-        for alias in list(self._standing):
-            self._try(alias, fresh=True)
 
     def _follow_beside(self, alias: str, moves: int) -> None:
         with self._lock:
@@ -114,9 +109,9 @@ class ModelShelf:
             self._attempted[alias] = moves
         threading.Thread(target=self._try, args=(alias,), name=f"follow {alias}", daemon=True).start()
 
-    def _try(self, alias: str, *, fresh: bool = False) -> None:
+    def _try(self, alias: str) -> None:
         try:
-            self.follow(alias, fresh=fresh)
+            self.follow(alias)
         except (ThreadcastError, OSError) as error:
             self._failed(alias)
             _log.error("%s stays what it was, since what it now stands for cannot be loaded: %s", alias, error)
@@ -136,17 +131,17 @@ class ModelShelf:
         if before is None or before.version != standing.version:
             self._moved(alias, standing.version)
 
-    def _load(self, version: str, keep: Callable[[PerformanceModel], None], *, fresh: bool = False) -> PerformanceModel:
-        """The model of a version, from memory unless it is to be `fresh`.
+    def _load(self, version: str, keep: Callable[[PerformanceModel], None]) -> PerformanceModel:
+        """The model of a version, from memory where it is there.
 
         One that was read from disk is given to `keep`, after which `_in_memory` must find it: a thread that waited for
         it does not read the disk, where the version may be removed by then.
         """
-        model = None if fresh else self._in_memory(version)
+        model = self._in_memory(version)
         if model is not None:
             return model
         with self._loading:  # two threads that ask for a new model load it once
-            model = None if fresh else self._in_memory(version)
+            model = self._in_memory(version)
             if model is None:
                 model = self.registry.load(version)
                 keep(model)

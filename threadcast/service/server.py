@@ -175,7 +175,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Any:
         """Return the app of a worker once its readiness probe has passed; else print one line and end the server."""
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are models to reload
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a certificate to reload
         from threadpoolctl import threadpool_limits
 
         from threadcast.service.app import create_app
@@ -219,8 +219,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
                 _refuse(f"the URL cannot be printed: {error.strerror}")
 
     def _reload(self) -> None:
-        """Read the models and the certificate again."""
-        self.wsgi().extensions["threadcast"].models.reload()
+        """Read the certificate again, if there is one."""
         if self._tls is not None:
             try:
                 load_certificate(self._tls, self._settings)
@@ -250,7 +249,7 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
         self.handle_term(*args)
 
     def handle_hup(self, *args: Any) -> None:
-        """SIGHUP makes workers reload models and certificate in the background. gunicorn would replace the workers."""
+        """SIGHUP makes workers read the certificate again. gunicorn would replace the workers."""
         self.kill_workers(signal.SIGHUP)
 
     def halt(self, reason: str | None = None, exit_status: int = 0) -> None:
