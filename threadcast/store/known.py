@@ -17,26 +17,21 @@ def unknown(store: Store, measurements: Sequence[Measurement]) -> list[Measureme
     """The measurements that the store does not hold, in their order; equal ones are counted, so repetitions stay.
 
     One without conditions and without a date of storing, as any program's table has them, may be a true repetition of
-    an equal one: it is always among them.
+    an equal one: it is always among them, as those that are stored have a date.
     """
     there = Counter(
         _identity(held)
-        for keys in chunks({m.op.key for m in measurements if _says_when_or_how(m)})
+        for keys in chunks({m.op.key for m in measurements if m.conditions or m.stored_s is not None})
         for held in store.measurements(keys=keys)
     )
     new = []
     for measured in measurements:
         same = _identity(measured)
-        if _says_when_or_how(measured) and there[same]:
+        if there[same]:
             there[same] -= 1
         else:
             new.append(measured)
     return new
-
-
-def _says_when_or_how(measured: Measurement) -> bool:
-    """Whether conditions or a date of storing tell a measurement from a repetition of it."""
-    return bool(measured.conditions) or measured.stored_s is not None
 
 
 def _identity(measured: Measurement) -> Hashable:
