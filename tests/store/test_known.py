@@ -20,4 +20,4 @@ def test_each_stored_measurement_is_known_once_and_what_has_no_conditions_never(
     with Store.open(store_path) as store:
         store.add([dated, bare])
         later, slower = made(1.0, time="2026-01-02"), made(2.0, time="2026-01-01")
-        assert unknown(store, [slower, dated, dated, later, bare]) == [slower, dated, later, bare]
+        assert unknown(store, [slower, later, dated, dated, bare]) == [slower, later, dated, bare]
