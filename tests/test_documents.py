@@ -24,6 +24,7 @@ from threadcast.cli.main import COMMANDS, cli
 from threadcast.core import Machine
 from threadcast.core.settings_table import SETTINGS
 from threadcast.runtime.doors.compile_backend import backend, compiled_graphs
+from threadcast.runtime.doors.optimized_model import OptimizedModel
 from threadcast.scheduler.planner import SEARCH
 from threadcast.scheduler.policies import names
 from threadcast.service.app import create_app
@@ -232,12 +233,15 @@ def test_python_of_the_recipes_runs(
     register_backend()
     torch.manual_seed(0)
     user: dict[str, Any] = {}
-    printed = []
+    printed, opened = [], dict[int, OptimizedModel]()
     text = DOCUMENTS["docs/recipes.md"]
     own = [part for part in text.split("\n## ") if not part.startswith(TRAINERS)]
     for block in re.findall(r"```python\n(.*?)```", "".join(own), re.DOTALL):
         exec(compile(block, "recipes.md", "exec"), user)
         printed.append(capsys.readouterr().out.split())
+        opened.update({id(made): made for made in user.values() if isinstance(made, OptimizedModel)})
+    for made in opened.values():
+        made.close()
     schedule, trained, compiled, clipped, planned, decided = printed
     assert trained == []
     assert clipped[0] == "PyTorch:"
