@@ -148,9 +148,9 @@ class LongFormReader:
             for at, name, labels in described:
                 if cells[at]:
                     self._describe(number, name, cells[at], labels[self._cells.text(cells, name)])
-        path, row = self._cells.table.path, self._cells.table.unit
+        path, unit = self._cells.table.path, self._cells.table.unit
         if count := self._untimed:
-            self._note(f"{path}: left out {count:,} {row}{'s' * (count > 1)} without a time")
+            self._note(f"{path}: left out {count:,} {unit}{'s' * (count > 1)} without a time")
         if not groups:
             raise FormatError(f"{path} has no rows{' with a time' * bool(count)} below its column names")
         return groups
