@@ -85,7 +85,8 @@ def test_the_commands_of_the_page_on_operating_run(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("THREADCAST_STORE", "store.db")
     monkeypatch.setenv("THREADCAST_MODELS", "models")
     monkeypatch.setenv("THREADCAST_SERVICE_PORT", "0")
-    (tmp_path / "times.csv").write_text("machine,op,threads,repeat,seconds\nbox,gemm,1,1,0.5\nbox,gemm,4,1,0.2\n")
+    rows = [f"gemm{size},{threads},{size / threads}" for size in (1, 2, 3, 4) for threads in (1, 2, 4)]
+    (tmp_path / "times.csv").write_text("\n".join(["op,threads,seconds", *rows]))
     page = (ROOT / "docs" / "operating.md").read_text()
     commands = re.findall(r"^\$ (.*)$", page, re.MULTILINE)
     assert len(commands) >= 15
