@@ -27,10 +27,13 @@ def call(*sizes: int, **named: object) -> tuple[Any, ...]:
         ({"short": True}, SHORT_CALLS, [call(2, 3)], [call(3, 2), call(2), call(2, 3, more=1)]),
         ({}, CALLS, [call(2, 3)], [call(3, 2), call(2), call(2, 3, more=1)]),
         ({"varies": True}, CALLS, [call(2, 3), call(9, 9)], [call(2), call(2, 3, more=1)]),
+        ({"looking": 0.1}, CALLS, [call(2, 3)], [call(3, 2)]),
+        ({"looking": 0.5}, 50, [call(2, 3)], [call(3, 2)]),
+        ({"looking": 100.0}, SHORT_CALLS, [call(2, 3)], [call(3, 2)]),
     ],
 )
 def test_the_next_calls_that_look_alike_are_left_alone(
-    why: dict[str, bool], calls: int, alike: list[tuple[Any, ...]], other: list[tuple[Any, ...]]
+    why: dict[str, Any], calls: int, alike: list[tuple[Any, ...]], other: list[tuple[Any, ...]]
 ) -> None:
     left_alone = CallsLeftAlone()
     assert not left_alone.has(call(2, 3))

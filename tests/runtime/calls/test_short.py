@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import threadcast
+from threadcast.runtime.calls.learned_calls import LearnedCalls
 from threadcast.runtime.calls.short import LONG, NEW_IN_A_ROW, TIMED, ShortCalls
 from threadcast.runtime.calls.table import MOST_KINDS
+from threadcast.runtime.tuner.tuning import Tuning
 
 
 def test_a_short_kind_is_timed_and_left_alone() -> None:
@@ -36,12 +38,6 @@ def test_a_slow_first_call_alone_does_not_make_a_kind_long() -> None:
     assert short.why_left_alone("long") is None
 
 
-def test_nothing_is_timed_where_no_call_is_too_short() -> None:
-    short = ShortCalls(0.0)
-    assert not short.wants("kind", captured_s=None)
-    assert short.why_left_alone("kind") is None
-
-
 def test_an_addition_of_small_tensors_is_left_to_pytorch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1e12")
     x = torch.ones(4, 5)
@@ -57,13 +53,6 @@ def test_an_addition_of_small_tensors_is_left_to_pytorch_and_says_so(monkeypatch
         assert torch.equal(add(x, 2 * x), 3 * x)
 
 
-def test_a_further_kind_is_called_once_before_it_is_captured() -> None:
-    short = ShortCalls(0.0)
-    assert short.wants("kind", captured_s=0.0)
-    short.ran("kind", 1.0)
-    assert not short.wants("kind", captured_s=0.0)
-
-
 def test_a_further_kind_is_captured_once_its_calls_took_as_long_as_the_last_capture() -> None:
     short = ShortCalls(0.0)
     for _ in range(4):
@@ -71,6 +60,22 @@ def test_a_further_kind_is_captured_once_its_calls_took_as_long_as_the_last_capt
         short.ran("kind", 0.25)
     assert not short.wants("kind", captured_s=1.0)
     assert short.wants("another", captured_s=1.0)
+
+
+def test_for_each_kind_that_is_left_to_pytorch_others_wait_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
+    monkeypatch.setattr(Tuning, "leaves_alone", lambda tuning, looking_s: looking_s > 1e9)
+    monkeypatch.setattr(LearnedCalls, "_captured_s", property(lambda calls: 1.0 if len(calls._table) else None))
+    ran, waited = ShortCalls.ran, []
+    monkeypatch.setattr(ShortCalls, "ran", lambda short, kind, _: ran(short, kind, 1.0))
+    with closing(threadcast.optimize(lambda x: x * 2 + 1, backends=False)) as call:
+        for size in range(1, 5):
+            for number in range(20):
+                assert torch.equal(call(torch.ones(size)), torch.full((size,), 3.0))
+                if len(call._optimized._table) == size:
+                    waited.append(number)
+                    break
+    assert waited == [0, 2, 4, 8]
 
 
 def test_of_many_kinds_most_calls_are_left_alone_where_looks_cost() -> None:
@@ -125,7 +130,7 @@ def test_calls_that_are_each_the_first_of_their_kind_are_left_alone_and_say_so(m
     with closing(threadcast.optimize(lambda x, factor: x * factor)) as call:
         for i in range(1, NEW_IN_A_ROW):
             assert torch.equal(call(x, 0.5 * i), x * (0.5 * i))
-        with pytest.warns(UserWarning, match="that came once: they differ by shapes, types or values of the arguments"):
+        with pytest.warns(UserWarning, match="that came once: each has other shapes, types or numbers"):
             call(x, 0.25)
         assert not call.learning
         assert "came once" in call.reports[0].reason

@@ -46,6 +46,7 @@ class Told:
 BREAKS = '; torch.compile(model, backend="threadcast") runs the parts of it that it can'
 """The end of a reason why a call is left to PyTorch, where a graph of some of it could run otherwise."""
 FORKED = "it was called in another process, of which this one is a fork without its threads"
+ONCE = "kinds of calls that came once: each has other shapes, types or numbers, or settings of model or optimizer"
 WITHIN = "it is called within another optimised call, which runs it"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from threadcast.runtime.watching.constants import exact
 
 
 class CallKind(NamedTuple):
-    """Identifies a kind of calls. Settings in it are pairs (name, value), nested to any depth."""
+    """Identifies a kind of calls."""
 
     arguments: Hashable
     """Shape, type, strides and device of each tensor and whether it is read as conjugate or negative, type and value of
@@ -35,18 +35,6 @@ class CallKind(NamedTuple):
         """Without the settings, which are many and seldom differ."""
         arguments, overlaps, _, dtype, autocast, casts_to, inference = self
         return hash((arguments, overlaps, dtype, autocast, casts_to, inference))
-
-
-_PARTS = (
-    "shapes, types or values of the arguments",
-    "whether tensors share memory",
-    "the model or the optimizer",
-    "PyTorch's default type",
-    "autocast",
-    "autocast's default type",
-    "inference mode",
-)
-"""What each member of a `CallKind` stands for, in words."""
 
 
 def flattened(arguments: tuple[Any, ...]) -> tuple[list[Any], object]:
@@ -105,18 +93,6 @@ def read_as(tensor: Tensor) -> tuple[bool, ...]:
     return (conjugate, negative) if conjugate or negative else ()
 
 
-def differences(kind: CallKind, others: Iterable[CallKind]) -> str:
-    """Return a text that names the parts in which `kind` differs from any of `others`, with the settings' names."""
-    known = list(others)
-    found = []
-    for i, part in enumerate(_PARTS):
-        if all(kind[i] == other[i] for other in known):
-            continue
-        names = sorted({name for other in known for name in _names(kind[i], other[i])})
-        found.append(f"{part} ({', '.join(names)})" if names else part)
-    return "they differ by " + " and by ".join(found)
-
-
 def _overlaps(leaves: list[Any], held: frozenset[int]) -> Hashable:
     """For each tensor, a number that tensors with the same memory share, and what `held` has: itself, its address.
 
@@ -154,14 +130,3 @@ def _in_one(begins: list[int], sizes: list[int]) -> list[int]:
         start = begin if begin >= end else start
         first[begin], end = start, max(end, begin + size)
     return [first[begin] for begin in begins]
-
-
-def _names(one: Any, other: Any) -> Iterator[str]:
-    """Names of the pairs (name, value) that differ between two nested tuples of the same structure."""
-    if one == other or not isinstance(one, tuple) or not isinstance(other, tuple):
-        return
-    if len(one) == len(other) == 2 and isinstance(one[0], str) and one[0] == other[0]:
-        yield one[0]
-    elif len(one) == len(other):
-        for mine, theirs in zip(one, other, strict=True):
-            yield from _names(mine, theirs)

@@ -6,6 +6,7 @@ Calls of a new kind are timed in eager PyTorch, then captured; the next ones mea
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -142,7 +143,7 @@ class LearnedCalls:
         """
         began_s, captured_s, part = time.perf_counter(), self._captured_s, self._budget.part()
         may_capture = captured_s is None or part.allows(captured_s)
-        new = self._short.wants(kind, captured_s=captured_s) and (
+        new = self._short.wants(kind, captured_s=None if captured_s is None else captured_s * self._patience) and (
             kind in self._short.kinds or not self._plans.knows(self._named(kind))
         )
         if not now and (new or not may_capture):
@@ -170,6 +171,11 @@ class LearnedCalls:
         if not len(self._table):
             return None
         return 0.0 if self._budget.unlimited else self._capture_s
+
+    @property
+    def _patience(self) -> float:
+        """How many times as long as a capture a further kind's calls take first: twice as many for each left alone."""
+        return 2.0 ** sum(tuning.leaves_alone(math.inf) for tuning in self._table.tunings)
 
     def _captured(self, kind: CallKind, arguments: tuple[Any, ...], budget: Budget) -> Runner | FirstCall:
         """Capture a call, and return what finds the fastest way to run calls of its kind, or what runs them instead.

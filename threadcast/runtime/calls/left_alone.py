@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,12 @@ import torch
 from torch import Tensor
 
 from threadcast.runtime.calls.fallback import Fallback
+from threadcast.runtime.tuner.tuning import LOOKING_SHARE
 
 CALLS, SHORT_CALLS = 20, 500
-"""Calls that are not looked at, after one that PyTorch runs fastest, and after one too short to gain: looking takes
-0.02 to 0.1 ms, in which caches cool down too. They are in no report; those too short to gain are not counted as steps.
-"""
+"""Fewest calls that are not looked at, after one that PyTorch runs fastest, and after one too short to gain: looking
+takes 0.02 to 0.1 ms, in which caches cool down too, and 1 ms without the native library. They are in no report; those
+too short to gain are not counted as steps."""
 
 
 class CallsLeftAlone:
@@ -44,13 +46,17 @@ class CallsLeftAlone:
         """Count a call that was one of them."""
         self.left -= 1
 
-    def after(self, arguments: tuple[Any, ...], *, short: bool = False, varies: bool = False) -> None:
+    def after(
+        self, arguments: tuple[Any, ...], *, short: bool = False, varies: bool = False, looking: float = 0.0
+    ) -> None:
         """Leave the next calls with the same shapes alone, after one that PyTorch runs fastest, or that was too short.
 
-        Where the sizes of calls vary, those with the same numbers of dimensions are.
+        Where the sizes of calls vary, those with the same numbers of dimensions are. `looking` is how many times as
+        long as a call a look takes: so many calls are left alone that looks take little of their time.
         """
         self._glance = _dimensions if varies else _shapes
-        self.left, self._alike, self.short = SHORT_CALLS if short else CALLS, self._glance(arguments), short
+        calls = SHORT_CALLS if short else min(max(CALLS, math.ceil(looking / LOOKING_SHARE)), SHORT_CALLS)
+        self.left, self._alike, self.short = calls, self._glance(arguments), short
 
     def for_changes(self, calls: int) -> None:
         """Leave so many next calls alone, whatever their arguments, as something that they read changes too often."""

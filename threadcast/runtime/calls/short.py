@@ -2,13 +2,15 @@
 
 Capturing costs time whatever it gains. The first kind is captured at once. A further one is once eager PyTorch has
 taken as long for its calls as the last capture took: kinds that come seldom, as lengths of texts that vary, are not.
+For each kind that nothing was faster for, others wait for twice as long: kinds of one function are much alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from threadcast.runtime.calls.kinds import CallKind
 from threadcast.runtime.calls.table import MOST_KINDS
@@ -19,9 +21,19 @@ TIMED = 3
 LONG = 50
 """A first call that takes so many times as long as the shortest step worth planning is not too short."""
 
-
 NEW_IN_A_ROW = 8
 """Calls in a row that are each the first of a kind, after which a user is told."""
+_KEPT = 50
+"""Most times of a kind that are kept: its median changes little by more. A convention."""
+
+
+@dataclass(slots=True)
+class _Timed:
+    """The seconds of the first call of a kind, of its last ones, and of all that were timed."""
+
+    first_s: float | None = None
+    last_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    total_s: float = 0.0
 
 
 class ShortCalls:
@@ -30,19 +42,21 @@ class ShortCalls:
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
-        self._seconds: OrderedDict[CallKind, list[float]] = OrderedDict()
+        self._timed: OrderedDict[CallKind, _Timed] = OrderedDict()
         self.new_in_a_row = 0
         """Number of last calls that were each the first of a kind."""
 
     def wants(self, kind: CallKind, *, captured_s: float | None) -> bool:
         """Return whether one more call of this kind has to be timed.
 
-        `captured_s` are the seconds that it took to capture the last of other kinds; None where none was.
+        `captured_s` are the seconds of calls for which a further kind is captured; None where none was.
         """
-        known, seconds = kind in self._seconds, self._seconds.get(kind, ())
-        timed = self._least_s > 0 and len(seconds) < TIMED and not (seconds and seconds[0] >= LONG * self._least_s)
-        timed = timed or (captured_s is not None and (not known or sum(seconds) < captured_s))
-        self.new_in_a_row = self.new_in_a_row + 1 if timed and not known else 0
+        known = self._timed.get(kind)
+        found = _Timed() if known is None else known
+        few = len(found.last_s) < TIMED - 1 and (found.first_s or 0.0) < LONG * self._least_s
+        timed = self._least_s > 0 and few
+        timed = timed or (captured_s is not None and (known is None or found.total_s < captured_s))
+        self.new_in_a_row = self.new_in_a_row + 1 if timed and known is None else 0
         return timed
 
     def ran(self, kind: CallKind, seconds: float | None) -> None:
@@ -50,28 +64,41 @@ class ShortCalls:
 
         Of more than `MOST_KINDS` kinds, those that came first are forgotten.
         """
-        self._seconds.setdefault(kind, []).extend([] if seconds is None else [seconds])
-        if len(self._seconds) > MOST_KINDS:
-            self._seconds.popitem(last=False)
+        found = self._timed.setdefault(kind, _Timed())
+        if seconds is not None:
+            found.total_s += seconds
+            if found.first_s is None:
+                found.first_s = seconds
+            else:
+                found.last_s.append(seconds)
+        if len(self._timed) > MOST_KINDS:
+            self._timed.popitem(last=False)
 
     def why_left_alone(self, kind: CallKind) -> str | None:
         """Return why calls of this kind are not worth planning; None where they may be."""
-        seconds = min(self._seconds.get(kind, [])[1:], default=self._least_s)
+        found = self._timed.get(kind)
+        seconds = min(found.last_s, default=self._least_s) if found is not None else self._least_s
         if seconds >= self._least_s:
             return None
         return f"a call takes {seconds * 1e6:.0f} us, too short to gain (engine.least_step_us)"
 
     def take(self, kind: CallKind) -> list[float]:
-        """Return the seconds of the calls of this kind that were timed, and forget them: it is captured."""
+        """Return the seconds of the first and last calls of this kind, and forget them: it is captured."""
         self.new_in_a_row = 0
-        return self._seconds.pop(kind, [])
+        found = self._timed.pop(kind, _Timed())
+        return [] if found.first_s is None else [found.first_s, *found.last_s]
 
     def leaves_alone(self, kind: CallKind, looking_s: float) -> bool:
         """Whether the next calls need no look: many kinds are timed, and looks make such calls clearly slower."""
-        last_s = (self._seconds.get(kind) or [math.inf])[-1]  # a first one fills caches, or is not timed and 0
-        return len(self._seconds) >= NEW_IN_A_ROW and looking_s > LOOKING_SHARE * last_s
+        return len(self._timed) >= NEW_IN_A_ROW and looking_s > LOOKING_SHARE * self.last_s(kind)
+
+    def last_s(self, kind: CallKind) -> float:
+        """Return the seconds of the last call of this kind; infinity where none was timed."""
+        found = self._timed.get(kind, _Timed())
+        # a first call fills caches, or is not timed and 0
+        return found.last_s[-1] if found.last_s else math.inf if found.first_s is None else found.first_s
 
     @property
     def kinds(self) -> Iterable[CallKind]:
         """The kinds that were timed."""
-        return self._seconds
+        return self._timed

@@ -45,11 +45,6 @@ class CallTable:
     def __iter__(self) -> Iterator[Runner]:
         return iter(list(self._runners.values()))  # other threads read reports meanwhile
 
-    @property
-    def kinds(self) -> list[CallKind]:
-        """The kinds in the table."""
-        return list(self._runners)
-
     def __len__(self) -> int:
         return len(self._runners)
 

@@ -21,13 +21,14 @@ from threadcast.runtime.calls.fallback import (
     BREAKS,
     FIRST_CALL,
     FORKED,
+    ONCE,
     WITHIN,
     Fallback,
     FirstCall,
     Told,
     UpdateApart,
 )  # fmt: skip
-from threadcast.runtime.calls.kinds import CallKind, differences, flattened, kind_of
+from threadcast.runtime.calls.kinds import CallKind, flattened, kind_of
 from threadcast.runtime.calls.learned_calls import LearnedCalls
 from threadcast.runtime.calls.left_alone import CallsLeftAlone
 from threadcast.runtime.calls.shared_learning import budget
@@ -96,8 +97,6 @@ class Optimized(LearnedCalls):
         self._conditions = CallConditions(self._watch, trains=spec.shadowed.optimizer is not None)
         self._included = False
         """Whether it has just come to be watched what classes of a call's arguments read."""
-        self._once = ""
-        """How calls differ of which each is the first of its kind, in words."""
         self._left_alone = CallsLeftAlone()
         self._looking_s = math.inf
         self._same: _Same | None = None
@@ -195,7 +194,8 @@ class Optimized(LearnedCalls):
             return self._found(arguments, now=now)
         if isinstance(found, Tuning) and found.leaves_alone(self._looking_s):
             varies = len(self._table) > 1 and all(one.leaves_alone(self._looking_s) for one in self._table.tunings)
-            self._left_alone.after(arguments, varies=varies)
+            looking = self._looking_s / (found.eager_s or math.inf)
+            self._left_alone.after(arguments, varies=varies, looking=looking)
         if found is None:
             return self._begun(kind, arguments, now=now)
         if isinstance(found, Fallback) and found.short:
@@ -216,15 +216,13 @@ class Optimized(LearnedCalls):
             return found
         if self._short.new_in_a_row < NEW_IN_A_ROW:
             if self._short.leaves_alone(kind, self._looking_s):
-                self._left_alone.after(arguments, varies=True)
+                looking = self._looking_s / max(1e-9, self._short.last_s(kind))
+                self._left_alone.after(arguments, varies=True, looking=looking)
             return found
         self._awaited = None
-        if self._short.new_in_a_row == NEW_IN_A_ROW:
-            known = (*self._table.kinds, *self._short.kinds)
-            self._once = f"kinds of calls that came once: {differences(kind, known)}"
         self._short.ran(kind, 0.0)  # a first call, of which the time does not count
         self._left_alone.after(arguments, varies=True)
-        return Fallback(self._once)
+        return Fallback(ONCE)
 
     def _captured(self, kind: CallKind, arguments: tuple[Any, ...], budget: Budget) -> Runner | FirstCall:
         classes = self._watch.others(own_classes(arguments))
