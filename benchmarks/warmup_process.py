@@ -32,7 +32,7 @@ import threadcast
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.networks import Workload
 from threadcast.runtime.backends.search import BackendSearch
-from threadcast.runtime.doors.compile_backend import compiled_calls_learn, compiled_graphs
+from threadcast.runtime.doors.compile_backend import compiled_calls, compiled_graphs
 
 LEARNING_RATE = 1e-3
 
@@ -121,11 +121,15 @@ def running(title: str, who: str) -> Running:
     else:
         return Running(eager(work))
     call = eager(replace(work, model=torch.compile(work.model, **options)))
-    return Running(call, _reports, compiled_calls_learn) if who == "backend" else Running(call)
+    return Running(call, _reports, _learn) if who == "backend" else Running(call)
 
 
 def _reports() -> list[Any]:
     return [report for graph in compiled_graphs() for report in graph.reports]
+
+
+def _learn() -> bool:
+    return any(call.measuring for call in compiled_calls()) or any(graph.learning for graph in compiled_graphs())
 
 
 def block(cases: Sequence[Running], seconds: float, calls: int | None) -> list[list[float]]:

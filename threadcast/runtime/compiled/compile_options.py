@@ -28,8 +28,6 @@ class CompileOptions:
     freeze: bool = False
     """Whether copies of the weights may be used in inference, by ONNX Runtime, OpenVINO and Inductor. Writes that
     PyTorch does not count, as by `.data`, may then be missed, as by `threadcast.optimize`."""
-    short_way: bool = True
-    """Whether settled training calls go around AOTAutograd's wrappers (`ShortWay`)."""
 
     @classmethod
     def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> Self:
@@ -47,7 +45,7 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         check(self.cores is None or is_whole(self.cores), "cores", self.cores, "a number of cores")
-        for name, value in (("fuse", self.fuse), ("freeze", self.freeze), ("short_way", self.short_way)):
+        for name, value in (("fuse", self.fuse), ("freeze", self.freeze)):
             check(isinstance(value, bool), name, value, "True or False")
         share, every = self.tuning_share, self.verify_every
         check(is_number(share) and 0 <= share <= 1, "tuning_share", share, "a number from 0 to 1")

@@ -10,10 +10,9 @@ from torch import Tensor
 _NONE_OF = (
     "num_intermediate_bases", "num_mutated_graph_handled_indices", "num_outputs_aliased", "num_symints_saved_for_bw",
     "num_backward_tokens", "num_graphsafe_rng_states", "tokens", "is_rng_op_functionalized",
-    "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
+    "indices_of_inputs_that_requires_grad_with_mutations_in_bw", "num_tensors_saved_with_no_vc_check",
+    "num_opaque_objects_saved_for_bw",
 )  # fmt: skip
-_NONE_OF_LATER = "num_tensors_saved_with_no_vc_check", "num_opaque_objects_saved_for_bw"
-"""Not in PyTorch before 2.11."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,6 @@ class PlainResults:
     @classmethod
     def _read(cls, metadata: Any) -> Self | None:
         if any(getattr(metadata, name) for name in _NONE_OF):
-            return None
-        if any(getattr(metadata, name, None) for name in _NONE_OF_LATER):
             return None
         subclasses = [
             *metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta, *metadata.subclass_tangent_meta,

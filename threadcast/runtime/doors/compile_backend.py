@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -43,6 +44,7 @@ from threadcast.runtime.plans.model_cores import core_choice
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.updates.fused_updates import fused_updates
+from threadcast.threads.garbage import without_garbage_collection
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
@@ -89,11 +91,6 @@ def compiled_calls() -> list[CompiledCall]:
     return list(_calls)
 
 
-def compiled_calls_learn() -> bool:
-    """Return whether anything is still being measured or tried for some graph that `torch.compile` has given."""
-    return any(call.measuring for call in set(_calls)) or any(graph.learning for graph in set(_graphs))
-
-
 def backend(
     graph: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -104,11 +101,10 @@ def backend(
     PyTorch can run, runs as it is, with a warning. So does one with gradients of which a part is computed again in the
     backward pass (`torch.utils.checkpoint`).
     """
-    program = _program(CompileOptions.of(mode, options), options)
-    if program.given is None:
-        return graph_call(program, graph, example_inputs)
-    with core_choice().reserving(program.machine, model=program):  # AOTAutograd takes seconds
-        return graph_call(program, graph, example_inputs)
+    with without_garbage_collection():  # AOTAutograd takes seconds, a third of it otherwise for collections
+        program = _program(CompileOptions.of(mode, options), options)
+        with nullcontext() if program.given is None else core_choice().reserving(program.machine, model=program):
+            return graph_call(program, graph, example_inputs)
 
 
 def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -147,7 +143,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         found = with_unused_results(found, as_traced(graph), unused)
     if not parts:
         return found
-    results = parts.results if options.short_way and unused is None else None
+    results = parts.results if unused is None else None
     passes = found if results is None else ShortWay(found, parts, results)
     call = CompiledCall(
         as_traced(graph), passes, parts, budget=parts.budget, written=parts.written,
