@@ -59,6 +59,16 @@ def trains_as_eager(
     return runners()
 
 
+def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """A maker of the same model each time."""
+
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        return make()
+
+    return made
+
+
 def perceptron() -> nn.Module:
     """Two linear layers, in double precision, with the same weights each time."""
     torch.manual_seed(0)

@@ -48,17 +48,6 @@ def test_a_program_whose_graphs_were_not_faster_is_left_to_pytorch(monkeypatch: 
             compiled_calls()[0]._whole._keep(None)
 
 
-def test_graphs_that_are_left_run_as_pytorch_and_say_why() -> None:
-    x = torch.randn(4, 4)
-    compiled = torch.compile(lambda x: (x @ x).relu(), backend="threadcast")
-    with torch.no_grad():
-        compiled(x)
-        graph = compiled_graphs()[-1]
-        graph.leave("no reason")
-        torch.testing.assert_close(compiled(x), (x @ x).relu())
-    assert [report.reason for report in graph.reports] == ["no reason"]
-
-
 @pytest.mark.usefixtures("plans_win")
 def test_a_program_that_is_left_to_pytorch_runs_under_pytorchs_own_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operators of AOTAutograd's graphs take up to 1.2 of its time."""
@@ -80,25 +69,6 @@ def test_a_program_that_is_left_to_pytorch_runs_under_pytorchs_own_autograd(monk
     assert any(run), "the graphs have learned"
     assert not any(by_graphs() for _ in range(30))
     assert {graph.reports[0].state[:22] for graph in compiled_graphs()} == {"default, whole calls a"}
-
-
-def test_a_compiled_model_trains_as_eager_does_while_both_ways_are_compared() -> None:
-    torch.manual_seed(0)
-    mine = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 4)).double()
-    eager = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 4)).double()
-    eager.load_state_dict(mine.state_dict())
-    compiled = torch.compile(mine, backend="threadcast")
-    for seed in range(120):
-        x = torch.randn(6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-        for called, model in ((compiled, mine), (eager, eager)):
-            model.zero_grad()
-            called(x).square().mean().backward()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    assert parameter.grad is not None
-                    parameter -= 0.05 * parameter.grad
-    for one, other in zip(mine.state_dict().values(), eager.state_dict().values(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_a_program_that_is_called_within_a_checkpoint_once_its_graphs_run_saves_the_same_both_times() -> None:

@@ -57,11 +57,6 @@ def on_one_core(function: Any) -> tuple[Any, list[tuple[int, ...]]]:
     return compiled, [tuple(cpu for core in graph.cores.cores for cpu in core.cpus) for graph in made]
 
 
-def test_models_of_one_core_each_get_different_ones() -> None:
-    (_first, (one,)), (_second, (other,)) = on_one_core(double), on_one_core(triple)
-    assert one != other
-
-
 def test_models_by_optimize_and_by_compile_know_of_each_other() -> None:
     with closing(threadcast.optimize(double, cores=1, backends=False)) as call:
         _compiled, (own,) = on_one_core(triple)

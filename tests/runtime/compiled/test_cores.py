@@ -12,7 +12,6 @@ from torch import Tensor
 
 from tests.runtime.compiled.running import perceptron, rows, runners
 from tests.runtime.random_plans import make_random_plan
-from tests.runtime.small_training import batch, net, same_state, sgd, train_eagerly
 from threadcast.core import OpGraph, read_machine
 from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat
@@ -41,18 +40,6 @@ def divided(monkeypatch: pytest.MonkeyPatch) -> None:
 def cores_come_back() -> Iterator[None]:
     yield
     this_process().cores.assign(os.sched_getaffinity(0))
-
-
-def test_forward_and_backward_on_several_cores_train_as_eager_does() -> None:
-    mine, eager = net(), net()
-    optimizers = sgd(mine), sgd(eager)
-    compiled: Any = torch.compile(mine, backend="threadcast")
-    for seed in range(30):
-        x, y = batch(seed)
-        found, wanted = train_eagerly(compiled, optimizers[0], x, y), train_eagerly(eager, optimizers[1], x, y)
-        torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
-    assert runners() == {"forward": ["plan"], "backward": ["plan"]}
-    same_state(mine, eager)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -98,18 +98,6 @@ def test_layers_that_share_a_graph_have_their_own_weights() -> None:
                 torch.testing.assert_close(one(x), layer(x), rtol=1e-5, atol=1e-6)
 
 
-def test_weights_that_are_replaced_count_as_inputs() -> None:
-    torch.manual_seed(0)
-    model = nn.Linear(4, 4).eval()
-    compiled = torch.compile(model, backend="threadcast", options=FREEZE)
-    with torch.no_grad():
-        for seed in range(30):
-            if seed % 10 == 9:
-                model.weight = nn.Parameter(torch.randn(4, 4))
-            x = torch.randn(3, 4)
-            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.usefixtures("one_thread", "plans_win")
 def test_by_default_writes_to_few_elements_that_pytorch_does_not_count_are_seen() -> None:
     model = images()

@@ -125,13 +125,6 @@ def test_results_written_inputs_and_the_generator_are_eagers(function: Any, inpu
     assert not plans or planned()
 
 
-def test_a_whole_program_is_one_graph_where_that_is_asked() -> None:
-    compare(lambda x: (x @ WEIGHT).tanh().sum(dim=0), lambda i: (rows(i),), fullgraph=True)
-    breaking = torch.compile(lambda x: x * 2 if x.sum() > 0 else x, backend="threadcast", fullgraph=True)
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        breaking(rows(0))
-
-
 def test_results_share_memory_where_eagers_do() -> None:
     def views(x: Tensor) -> tuple[Tensor, ...]:
         y = x * 2
@@ -307,14 +300,6 @@ def test_gradients_of_complex_numbers() -> None:
             return torch.fft.ifft(torch.fft.fft(x) * self.filter)
 
     assert trains_as_eager(Spectrum, loss, steps=60) == {"forward": ["plan"], "backward": ["plan"]}
-
-
-def test_sparse_arguments_run_as_pytorch() -> None:
-    sparse = torch.eye(8, dtype=torch.float64).to_sparse()
-    compiled = torch.compile(lambda x: torch.sparse.mm(sparse, x @ WEIGHT), backend="threadcast")
-    with torch.no_grad():
-        for seed in range(10):
-            close(compiled(rows(seed, 8)), rows(seed, 8) @ WEIGHT)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])

@@ -30,12 +30,16 @@ from threadcast.runtime.tuner import candidates
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
 
-@pytest.fixture(autouse=True, params=["plan", "default"])
+by_both = pytest.mark.parametrize("kept", ["plan", "default"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What runs both graphs once they have settled; no call is verified, which none by the short way can be."""
-    monkeypatch.setattr(candidates, "Tournament", Decided if request.param == "plan" else DefaultWins)
+    found = str(getattr(request, "param", "plan"))
+    monkeypatch.setattr(candidates, "Tournament", Decided if found == "plan" else DefaultWins)
     monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "0")
-    return str(request.param)
+    return found
 
 
 class Pair:
@@ -100,6 +104,7 @@ def with_dropout() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)).double()
 
 
+@by_both
 @pytest.mark.parametrize(("make", "inputs"), [(perceptron, rows), (normalised, images), (with_dropout, rows)])
 def test_training_is_eagers(make: Callable[[], nn.Module], inputs: Callable[[int], Tensor], kept: str) -> None:
     pair, before = Pair(make, inputs).settle(), short_calls()
@@ -122,6 +127,7 @@ def that_lie_otherwise(model: Any, x: Tensor) -> Any:
     return (model(x).t() * torch.arange(4.0).double()[:, None]).sum()
 
 
+@by_both
 @pytest.mark.parametrize("loss", [added_to_those_that_are_there, of_two_forward_passes, that_lie_otherwise])
 def test_gradients_are_eagers(loss: Callable[[Any, Tensor], Any]) -> None:
     pair = Pair(perceptron).settle()
@@ -169,6 +175,7 @@ def test_anomalies_are_found_in_compiled_programs() -> None:
     compiled(rows(0)).backward()
 
 
+@by_both
 def test_every_so_often_a_call_goes_the_long_way() -> None:
     pair, before = Pair(perceptron).settle(), short_calls()
     for _ in range(4 * (CALLS + 1)):
@@ -196,6 +203,7 @@ def test_whole_calls_are_compared_by_the_short_way(monkeypatch: pytest.MonkeyPat
     assert compared[-1] >= len(compared) * CALLS // (CALLS + 1) - 1
 
 
+@by_both
 def test_an_input_that_requires_a_gradient_gets_it() -> None:
     pair = Pair(perceptron).settle()
     for _ in range(8):
@@ -207,6 +215,7 @@ def test_an_input_that_requires_a_gradient_gets_it() -> None:
         torch.testing.assert_close(*found)
 
 
+@by_both
 def test_a_second_backward_pass_needs_the_graph_retained() -> None:
     pair = Pair(perceptron).settle()
     before = short_calls()
@@ -255,6 +264,7 @@ def test_compiled_autograd_is_given_the_long_way() -> None:
     assert short_calls() == before + 1
 
 
+@by_both
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_backward_passes_alone_may_be_traced_by_compiled_autograd() -> None:
     pair, before = Pair(perceptron).settle(), short_calls()
@@ -314,31 +324,24 @@ def test_deterministic_algorithms_cannot_be_asked_for_between_both_passes() -> N
         torch.use_deterministic_algorithms(False)
 
 
-def test_a_weight_that_was_written_before_the_backward_pass_raises() -> None:
-    pair, before = Pair(perceptron).settle(), short_calls()
-    for model in (pair.compiled, pair.eager):
-        value = model(rows(0)).sum()
-        with torch.no_grad():
-            next(reversed(list(model.parameters())[:-1])).mul_(2)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            value.backward()
-    assert short_calls() == before + 1
-
-
-def test_a_result_that_is_saved_and_was_written_raises() -> None:
+@by_both
+@pytest.mark.parametrize("written", ["weight", "result"])
+def test_what_is_saved_and_was_written_before_the_backward_pass_raises(written: str) -> None:
     def make() -> nn.Module:
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(8, 4), nn.Tanh()).double()
+        return nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4), nn.Tanh()).double()
 
     pair, before = Pair(make).settle(), short_calls()
-    for model in (pair.compiled, pair.eager):
+    for model, layers in ((pair.compiled, pair.mine), (pair.eager, pair.eager)):
         result = model(rows(0))
-        result.detach().zero_()
+        with torch.no_grad():
+            (layers[1].weight if written == "weight" else result.detach()).zero_()  # type: ignore[index]
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.sum().backward()
     assert short_calls() == before + 1
 
 
+@by_both
 def test_second_derivatives_raise_as_by_the_long_way() -> None:
     pair = Pair(perceptron).settle()
     parameters = list(pair.mine.parameters())
@@ -392,6 +395,7 @@ class HalfCast(nn.Module):
         return found
 
 
+@by_both
 def test_what_autocast_is_off_for_is_not_cast() -> None:
     mine, eager = HalfCast(), HalfCast()
     compiled: Any = torch.compile(mine, backend="threadcast")

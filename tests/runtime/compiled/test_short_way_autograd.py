@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.runtime.compiled.running import perceptron, rows
-from tests.runtime.compiled.test_short_way import Pair, kept, short_calls
+from tests.runtime.compiled.test_short_way import Pair, by_both, kept, short_calls, with_dropout
 from tests.waiting import attempts
 from threadcast.runtime.doors.compile_backend import compiled_graphs
 
@@ -73,6 +73,7 @@ def both(model: Any, x: Tensor) -> Tensor:
     return loss
 
 
+@by_both
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_an_input_that_the_gradient_does_not_reach_keeps_its_history() -> None:
     torch.manual_seed(0)
@@ -96,21 +97,19 @@ def test_an_input_that_the_gradient_does_not_reach_keeps_its_history() -> None:
         torch.testing.assert_close(train(compiled, step), train(weighted, step))
 
 
+@by_both
 @pytest.mark.parametrize("write", [lambda y: y.mul_(3), lambda y: F.relu(y, inplace=True), lambda y: y[0].zero_()])
 def test_results_may_be_written_to(write: Callable[[Tensor], object]) -> None:
-    def make() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)).double()
-
     def run(model: Any, step: int) -> Tensor:
         result: Tensor = model(sequences(step))
         write(result)
         result.square().sum().backward()  # type: ignore[no-untyped-call]
         return result.detach()
 
-    same_gradients(Pair(make, sequences).settle(), run)
+    same_gradients(Pair(perceptron, sequences).settle(), run)
 
 
+@by_both
 @pytest.mark.parametrize("backward", [None, True, False])
 def test_a_result_of_which_a_view_is_saved_is_freed(backward: bool | None) -> None:
     pair = Pair(stacked, sequences)
@@ -170,25 +169,18 @@ def test_batched_gradients_are_eagers() -> None:
 
 
 def test_gradients_made_in_inference_mode_may_lie_otherwise() -> None:
-    def make() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)).double()
-
     def run(model: Any, step: int) -> None:
         with torch.inference_mode():
             gradient = torch.arange(24.0, dtype=torch.float64).view(4, 3, 2).permute(2, 1, 0)
         model(sequences(step)).backward(gradient)
 
-    same_gradients(Pair(make, sequences).settle(), run)
+    same_gradients(Pair(perceptron, sequences).settle(), run)
 
 
+@by_both
 @pytest.mark.parametrize("between", [False, True])
 def test_a_model_with_random_numbers_goes_on_once_its_engines_are_closed(between: bool) -> None:
-    def make() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)).double()
-
-    pair = Pair(make).settle()
+    pair = Pair(with_dropout).settle()
 
     def close() -> None:
         for graph in compiled_graphs():
@@ -205,6 +197,7 @@ def test_a_model_with_random_numbers_goes_on_once_its_engines_are_closed(between
     same_gradients(pair, run, steps=2, short=False)
 
 
+@by_both
 def test_parameters_in_one_memory_have_versions_of_their_own() -> None:
     pair = Pair(perceptron)
     for model in (pair.mine, pair.eager):

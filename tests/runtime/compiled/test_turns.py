@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.fx import GraphModule
-from torch.utils.checkpoint import checkpoint
 
 import threadcast
 from tests.runtime.compiled.running import perceptron, rows
 from threadcast.runtime.calls.learned_calls import LearnedCalls
 from threadcast.runtime.calls.shared_learning import budget
-from threadcast.runtime.doors import compile_backend
 from threadcast.runtime.doors.compile_backend import compiled_graphs
 from threadcast.runtime.doors.optimized_call import OptimizedCall
 from threadcast.runtime.tuner.budget import RISES_S, START_S, PartBudget
@@ -70,19 +66,3 @@ def test_two_shapes_of_one_function_and_another_function_are_learned() -> None:
 
                 table = model._optimized._table
                 assert is_learned(call, lambda table=table, shape=shape: table.tunings[shape:])  # type: ignore[misc]
-
-
-def test_programs_with_parts_of_a_body_of_their_own_are_not_told_apart_by_their_text() -> None:
-    """So nothing of them is stored, nor believed: a part that is computed again may not run as it was traced."""
-    texts = list[str | None]()
-
-    def noted(graph: GraphModule, inputs: Sequence[Any]) -> GraphModule:
-        texts.append(compile_backend._text(graph, inputs))
-        return graph
-
-    for call in (torch.sin, lambda x: checkpoint(torch.sin, x, use_reentrant=False)):
-        torch._dynamo.reset()
-        torch.compile(call, backend=noted)(torch.randn(4, 4, requires_grad=True))
-    plain, with_body = texts
-    assert plain is not None
-    assert with_body is None

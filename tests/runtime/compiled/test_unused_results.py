@@ -69,22 +69,6 @@ def test_gradients_are_none_where_eagers_are(
         assert runners() == {"forward": ["plan"], "backward": graphs * ["plan"]}
 
 
-def test_a_program_whose_gradients_all_depend_on_all_results_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(*_: Any) -> Any:
-        raise AssertionError("nothing can be left out")
-
-    monkeypatch.setattr(unused_results.UnusedResults, "left_out", forbidden)
-    body = nn.Linear(8, 8).double()
-
-    def both(x: Tensor) -> tuple[Tensor, Tensor]:
-        h = body(x).tanh()
-        return h * 2, h.sin()
-
-    compiled = torch.compile(both, backend="threadcast")
-    for step in range(4):
-        torch.autograd.backward(compiled(rows(step))[step % 2].sum())
-
-
 @pytest.mark.compared
 def test_processes_that_train_together_have_zeros_in_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """`DistributedDataParallel` counts on the same gradients in each step; eager PyTorch would leave some out."""

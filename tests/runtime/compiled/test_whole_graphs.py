@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.compiled.running import run_until_settled, runners, trains_as_eager
+from tests.runtime.compiled.running import run_until_settled, runners, seeded, trains_as_eager
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread", "plans_win"),
@@ -127,16 +127,6 @@ def test_numbers_that_a_pass_saves_follow_from_sizes() -> None:
         return found
 
     trains_as_eager(seeded(make), loss, steps=40)
-
-
-def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """A maker of the same model each time."""
-
-    def made() -> nn.Module:
-        torch.manual_seed(0)
-        return make()
-
-    return made
 
 
 LIBRARY = torch.library.Library("threadcast_first_runs", "FRAGMENT")

@@ -122,19 +122,6 @@ def test_numbers_that_are_read_as_their_conjugates_are_another_kind_of_argument(
         assert [report.reason for report in call.reports] == ["", ""]
 
 
-def test_a_training_step_takes_a_tuple_of_tensors_as_an_input() -> None:
-    class Paired(nn.Linear):
-        def forward(self, pair: Any) -> torch.Tensor:
-            return super().forward(pair[0] + pair[1])
-
-    model = Paired(4, 2)
-    step = threadcast.optimize_training(model, nn.functional.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1))
-    with closing(step):
-        losses = [float(step((torch.ones(3, 4), torch.ones(3, 4)), torch.zeros(3, 2))) for _ in range(5)]
-        assert losses == sorted(losses, reverse=True)
-        assert step.reports[0].reason == ""
-
-
 @pytest.mark.usefixtures("planned_at_once")
 def test_a_step_learns_from_before_its_first_call_until_nothing_is_left_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")

@@ -202,16 +202,6 @@ def test_a_tensor_that_has_left_a_transformation_runs_as_pytorch_does() -> None:
         torch.testing.assert_close(call(kept[0]), torch.tanh(torch.ones(3)))
 
 
-def test_a_transformation_leaves_no_wrapped_parameter_behind_where_the_format_is_set_back() -> None:
-    layer, x = nn.Conv2d(2, 2, 3), torch.rand(1, 2, 5, 5)
-    with closing(threadcast.optimize(layer, cores=1, backends=False)) as call:
-        call._optimized._format.set(MemoryFormat.CHANNELS_LAST)
-        with pytest.warns(UserWarning, match="is active"):
-            torch.func.grad(lambda x: call(x).sum() + x.sum())(x)
-        assert not torch._C._functorch.is_functorch_wrapped_tensor(layer.weight)
-        torch.testing.assert_close(call(x), layer(x).detach())
-
-
 def test_the_cpu_as_default_device_changes_nothing() -> None:
     with closing(threadcast.optimize(torch.tanh, cores=1, backends=False)) as call, torch.device("cpu"):
         torch.testing.assert_close(call(torch.ones(3)), torch.tanh(torch.ones(3)))
@@ -273,23 +263,6 @@ def test_anomalies_are_found_as_pytorch_finds_them() -> None:
                 step(bad, target)
         step(bad, target)
         assert [report.reason for report in step.reports] == [""]
-
-
-def slope(x: Tensor) -> Tensor:
-    with torch.enable_grad():
-        x = x.clone().requires_grad_()
-        return torch.autograd.grad((torch.sqrt(x) * 0).sum(), x)[0]
-
-
-@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in", "ignore:threadcast runs this")
-def test_anomalies_are_found_in_gradients_that_a_model_takes() -> None:
-    with closing(threadcast.optimize(slope, cores=1, backends=False)) as call, torch.no_grad():
-        for _ in range(3):
-            call(torch.ones(3))
-        assert [report.reason for report in call.reports] == [""]
-        with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="returned nan values"):
-            call(torch.zeros(3))
-        assert call(torch.zeros(3)).isnan().all()
 
 
 class Halves:
