@@ -56,9 +56,9 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(planned_at_once: None)
     torch.set_num_threads(4)
     try:
         planner.ask(question)
-        assert planner.beside(torch.get_num_threads) == 3
+        assert planner.leaving_a_core(torch.get_num_threads) == 3
         clock.now_s = 5.0
-        assert (planner.free, planner.yields, planner.beside(torch.get_num_threads)) == (False, True, 4)
+        assert (planner.free, planner.yields) == (False, True)
         assert planner.free
         planner.ask(question)
         assert not planner.yields
@@ -77,7 +77,7 @@ def test_a_number_of_threads_that_is_set_while_a_plan_is_made_stays(
     machine, threads = Machine.uniform("four", 4), torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        planning.Planner(machine).beside(lambda: None if sets is None else torch.set_num_threads(sets))
+        planning.Planner(machine).leaving_a_core(lambda: None if sets is None else torch.set_num_threads(sets))
         assert torch.get_num_threads() == left
     finally:
         torch.set_num_threads(threads)

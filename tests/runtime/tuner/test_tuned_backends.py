@@ -223,6 +223,44 @@ def test_a_search_for_backends_works_beside_calls_that_follow_one_another(
         assert search.rests
 
 
+@pytest.mark.parametrize("default_s", [0.0, 1.0])
+def test_calls_leave_a_core_to_a_search_that_works_beside_them(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default_s: float
+) -> None:
+    monkeypatch.setattr(tuning, "LITTLE", 2.0)
+    clock, threads, before = Clock(0.05), list[int](), torch.get_num_threads()
+    clock.default_s = default_s
+
+    def default(x: torch.Tensor) -> torch.Tensor:
+        threads.append(torch.get_num_threads())
+        return clock.default(x)
+
+    def cores_of_a_call() -> int:
+        run(tuned, 1)
+        if tuned.ran is None:
+            return threads[-1]
+        return len({core for op in tuned.ran.plan.ops for core in op.cores})
+
+    found = Contender(backend("slow"), function)
+    torch.set_num_threads(len(machine))
+    try:
+        with made(clock, machine, tmp_path, backend=found, looks=2_000, default=default) as tuned:
+            tuned.budget.share = 0.9  # it is not waited for
+            run_until(tuned, lambda: tuned._backends.works and tuned.tournament.settled)
+            search, all_cores, fewer = tuned._backends._search, cores_of_a_call(), max(1, len(machine) - 1)
+            assert isinstance(search, Found)
+            run_until(tuned, lambda: not search.rests)
+            assert (tuned.report.runs, cores_of_a_call()) == ("plan" if default_s else "default", fewer)
+            search.has_turn = False  # another process's search is at work
+            assert cores_of_a_call() == all_cores
+            search.has_turn = True
+            assert cores_of_a_call() == fewer
+            clock.now_s += 10.0  # the caller does something else
+            assert (cores_of_a_call(), search.rests) == (all_cores, True)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_search_for_backends_works_between_calls_that_are_not_compared(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(0.05), machine, tmp_path, backend=Contender(backend("slow"), function)) as tuned:
         tuned.budget.share = 0.9  # it is not waited for

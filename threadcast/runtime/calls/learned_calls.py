@@ -277,7 +277,7 @@ class LearnedCalls:
 
     def beside_a_plan(self, run: Callable[..., Any], *arguments: Any) -> Any:
         """Run a call by eager PyTorch, and leave a core to the process that makes a plan, if one is being made."""
-        return run(*arguments) if self._planner.free else self._planner.beside(run, *arguments)
+        return self._planner.leaving_a_core(run, *arguments) if self._planner.works else run(*arguments)
 
     def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
         """Run a call, and every so many calls in eager PyTorch too; WrongResult where the results differ."""

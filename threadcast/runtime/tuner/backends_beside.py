@@ -77,6 +77,11 @@ class BackendsBeside:
         return self._search is not None
 
     @property
+    def has_turn(self) -> bool:
+        """Whether the search computes where it may, and none of another process."""
+        return self._search is not None and self._search.has_turn
+
+    @property
     def over(self) -> bool:
         """Whether nothing more will be found."""
         return self._make is None and self._search is None

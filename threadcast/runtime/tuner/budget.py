@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from threading import Lock
 from weakref import ref
 
-FIRST_S, START_S, RISES_S = 1.5, 3.0, 10.0
+FIRST_S, START_S, RISES_S = 1.5, 3.0, 20 / 3
 """Seconds that all calls of a process together may be behind eager PyTorch, before any share of the time: at first, and
-at last. They rise by one for each so many seconds of eager PyTorch: a short program cannot gain back what it loses."""
+at last. They rise by one for each so many seconds of eager PyTorch: a program of 10 s cannot gain back what it loses,
+one of 30 s can, if all may be spent in its first 20."""
 PART = 2 / 3
 """Part of what others have left that one program or kind of calls may spend, so that there is something for the next:
 the first three may spend 1, 0.3 and 0.1 s at first, before any share. A convention."""

@@ -24,6 +24,7 @@ class CoreFollower:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._cores: Sequence[Core] = machine.cores
+        self._spares = False
         self._malleable: MalleablePlan | None = None
         self._lock = Lock()
 
@@ -42,6 +43,13 @@ class CoreFollower:
         with self._lock:
             self._cores = cores
             self._apply()
+
+    def spare(self, spares: bool) -> None:
+        """Leave the last of these cores to what computes beside the plan, where it `spares` one."""
+        if spares != self._spares:
+            with self._lock:
+                self._spares = spares
+                self._apply()
 
     def follow(self, engine: Engine, variant_plan: VariantPlan, stored: CallPlans) -> None:
         """Keep `engine`, which runs this plan, on the cores that were set last; for the others see `MalleablePlan`.
@@ -76,7 +84,7 @@ class CoreFollower:
         if self._malleable is None:
             return
         try:
-            self._malleable.resize(self._cores)
+            self._malleable.resize(self._cores[: max(1, len(self._cores) - self._spares)])
         except ThreadcastError as error:
             _logger.warning("a plan does not follow the cores: %s", error)
             if (malleable := self._release(restore=True)) is not None:

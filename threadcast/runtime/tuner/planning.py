@@ -145,13 +145,12 @@ class Planner:
                 self._waiting.remove(asked)
                 asked.error = ExecutionError("it was given up")
 
-    def beside(self, run: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a step of PyTorch's on the cores that the planning process leaves.
+    def leaving_a_core(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a step of PyTorch's on the cores that one which computes beside it leaves.
 
-        All threads of an operator would wait for the one that shares a core with that process.
+        All threads of an operator would wait for the one that shares a core with that: on 2 cores calls took 2.0 times
+        as long beside 0.50 of a core, and on one thread 1.3 to 1.7 times as long beside 0.8 to 1.0.
         """
-        if self.yields:
-            return run(*arguments)
         before = torch.get_num_threads()
         fewer = min(self._others, before)
         torch.set_num_threads(fewer)

@@ -58,6 +58,8 @@ class Tuning(Candidates):
     _last: Runner = DEFAULT
     """What ran the last step."""
     _started = False
+    _spares = False
+    """Whether the next call leaves a core to a search for backends."""
     _ended_s, _in_a_row = 0.0, 0
     """When the last call ended, and calls since one after which the caller did something else."""
     _kept: Contender | None = None
@@ -320,7 +322,10 @@ class Tuning(Candidates):
         self._in_a_row = self._in_a_row + 1 if now_s - self._ended_s <= LITTLE * step_s else 0
         pays = not (compares or unlimited or self.budget.rests) and self.tournament.comes_first(BACKENDS)
         beside = unlimited or (pays and self._in_a_row > IN_A_ROW and self.budget.allows(step_s))
-        self._backends.before_step(rests=compares or not beside or self.eager_s is None)
+        rests = compares or not beside or self.eager_s is None
+        self._backends.before_step(rests=rests)
+        self._spares = not (rests or unlimited) and self._backends.has_turn
+        self._follower.spare(self._spares)
         if pays and not beside:
             self._backends.turn(step_s, left_s=self.budget.left_s, now_s=now_s)
 
@@ -334,8 +339,8 @@ class Tuning(Candidates):
         run = self._contender(runner).run
         if runner.kind is Kind.PLAN:
             run = partial(self._noted, run)
-        elif runner is DEFAULT and not self._planner.free:
-            run = partial(self._planner.beside, run)
+        elif runner.kind is not Kind.BACKEND and (self._spares or self._planner.works):
+            run = partial(self._planner.leaving_a_core, run)
         return lambda *arguments: (run(*arguments), None)
 
     def _noted(self, run: Run, *arguments: Any) -> Any:
