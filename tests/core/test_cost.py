@@ -77,6 +77,12 @@ def test_attention_over_other_keys_counts_their_length():
     assert (forward, backward) == (2 * product, 5 * product)
 
 
+def test_a_layer_of_an_encoder_costs_its_weights_for_each_token_and_attention():
+    weights = ((768, 256), (768,), (256, 256), (256,), (256,), (256,), (1024, 256), (1024,), (256, 1024), (256,))
+    expected = 2 * 4 * 64 * (4 * 256 * 256 + 2 * 256 * 1024) + 2 * 2 * 4 * 64 * 64 * 256
+    assert flops("_transformer_encoder_layer_fwd", tensors((4, 64, 256), *weights), tensors((4, 64, 256))) == expected
+
+
 def test_anything_else_costs_a_flop_an_element():
     op = Op("relu", tensors((64, 100)), {}, tensors((64, 100)))
     assert (op.flops, op.bytes_moved) == (6400, 2 * 25_600)

@@ -102,6 +102,16 @@ def _attention(products: int, key: int) -> Callable[[Specs, Specs], int]:
     return count
 
 
+def _layer(inputs: Specs, outputs: Specs) -> int:
+    """Tokens (b, l, e) first, then weights: each token takes one multiply-add per weight of a matrix, and attention
+    two for each other token of its row and element.
+    """
+    if not inputs or len(inputs[0].shape) != 3 or not inputs[0].numel:
+        return _pointwise(inputs, outputs)
+    tokens, weights = inputs[0], sum(spec.numel for spec in inputs[1:] if len(spec.shape) == 2)
+    return 2 * tokens.numel // tokens.shape[2] * weights + 4 * tokens.numel * tokens.shape[1]
+
+
 _FLOPS: dict[str, Callable[[Specs, Specs], int]] = {
     "convolution": _convolution,
     "convolution_transposed": _convolution_transposed,
@@ -116,6 +126,8 @@ _FLOPS: dict[str, Callable[[Specs, Specs], int]] = {
     "mv": _matrix_product,
     "matmul": _matrix_product,
     "linear": _linear,
+    "_transformer_encoder_layer_fwd": _layer,
+    "_native_multi_head_attention": _layer,
     "scaled_dot_product_attention": _attention(2, key=1),  # query, key, value
     "scaled_dot_product_attention_backward": _attention(5, key=2),  # gradient, query, key, value, output
 }

@@ -24,12 +24,18 @@ from threadcast.runtime.plans.backend_history import (
 )
 
 
+def text_encoder() -> nn.Module:
+    """A layer that PyTorch runs as one operator, behind a large table of words."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.Sequential(nn.Embedding(5_000, 8), layer).eval().requires_grad_(False)
+
+
 @pytest.mark.parametrize(
     ("function", "x", "kind"),
     [
         (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval(), torch.ones(1, 3, 9, 9), "convolutions"),
         (nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.ones(16, 64), "products"),
-        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.ones(2, 4, 8), "products"),
+        (text_encoder(), torch.ones(8, 32, dtype=torch.int64), "products"),
         (torch.sin, torch.ones(16), "pointwise"),
     ],
 )
