@@ -73,8 +73,8 @@ def test_what_one_part_spends_leaves_some_for_the_next_and_what_it_gains_is_for_
     two.charge(two.left_s)
     assert one.left_s < 0.0 == pytest.approx(two.left_s)
     assert three.left_s == pytest.approx(PART * (1 - PART) ** 2 * FIRST_S)
-    two.ran(1.0, eager_s=11.0)
-    assert three.left_s == pytest.approx(PART * (10.0 + (1 - PART) ** 2 * FIRST_S))
+    two.ran(1.0, eager_s=9.0)
+    assert three.left_s == pytest.approx(PART * (8.0 + (1 - PART) ** 2 * FIRST_S))
     three.charge(three.left_s)
     assert whole.left_s > 0.0
     two.charge(10.0)

@@ -246,17 +246,18 @@ def test_calls_leave_a_core_to_a_search_that_works_beside_them(
     try:
         with made(clock, machine, tmp_path, backend=found, looks=2_000, default=default) as tuned:
             tuned.budget.share = 0.9  # it is not waited for
+            tuned.budget.charge(-1e6)
             run_until(tuned, lambda: tuned._backends.works and tuned.tournament.settled)
-            search, all_cores, fewer = tuned._backends._search, cores_of_a_call(), max(1, len(machine) - 1)
+            search, fewer = tuned._backends._search, max(1, len(machine) - 1)
             assert isinstance(search, Found)
             run_until(tuned, lambda: not search.rests)
             assert (tuned.report.runs, cores_of_a_call()) == ("plan" if default_s else "default", fewer)
             search.has_turn = False  # another process's search is at work
-            assert cores_of_a_call() == all_cores
+            assert cores_of_a_call() == len(machine)
             search.has_turn = True
             assert cores_of_a_call() == fewer
             clock.now_s += 10.0  # the caller does something else
-            assert (cores_of_a_call(), search.rests) == (all_cores, True)
+            assert (cores_of_a_call(), search.rests) == (len(machine), True)
     finally:
         torch.set_num_threads(before)
 
