@@ -22,7 +22,7 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import events as to
-from threadcast.runtime.tuner import tuning
+from threadcast.runtime.tuner import planning, tuning
 from threadcast.runtime.tuner.candidate import DEFAULT, Contender, Kind, backend
 from threadcast.runtime.tuner.looks import Look
 from threadcast.runtime.tuner.standings import LOOK
@@ -221,6 +221,13 @@ def test_a_search_for_backends_works_beside_calls_that_follow_one_another(
         tuned.budget.charge(tuned.budget.left_s)
         run(tuned, 1)
         assert search.rests
+        tuned.budget.charge(tuned.budget.left_s - 0.5 * tuning.BURST_S)
+        before = search.waits
+        run(tuned, 1)
+        assert (search.rests, search.waits) == (True, before), "it works for some time, or not at all"
+        tuned.budget.charge(-tuning.BURST_S)
+        run(tuned, 2)
+        assert not search.rests
 
 
 @pytest.mark.parametrize("default_s", [0.0, 1.0])
@@ -283,7 +290,7 @@ def test_a_search_for_backends_works_between_calls_that_are_not_compared(machine
         assert search.waits
 
 
-@pytest.mark.parametrize("reason", ["budget", "comparison of whole calls", "what promises more"])
+@pytest.mark.parametrize("reason", ["budget", "comparison of whole calls", "what promises more", "plan"])
 def test_a_search_for_backends_takes_no_seconds_that_calls_or_others_need(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
@@ -299,6 +306,12 @@ def test_a_search_for_backends_takes_no_seconds_that_calls_or_others_need(
                 budget.charge(budget.left_s + 10.0)
             elif reason == "comparison of whole calls":
                 budget.rests = True
+            elif reason == "plan":
+                patch.setattr(planning.Planner, "works", True)
+                budget.share = 1.0
+                run(tuned, 1)
+                assert search.rests, "also where the caller waits"
+                budget.share = 0.9
             else:
                 tuned.tournament.handle(to.Offered("better", gain=10.0, most=20.0, cost_s=1e3))
             before = search.waits

@@ -36,6 +36,9 @@ was run until then."""
 LITTLE, IN_A_ROW = 0.05, 20
 """Share of a call from which on what the caller does before the next one counts, and calls in a row with less between
 them after which a search works beside calls: it would take a core from what the caller computes between them."""
+BURST_S = 0.25
+"""Seconds that calls may lose from which on a search that rested works beside them, until they are lost: by turns of a
+few calls, each with other threads, calls of 7.7 ms took 9.4, and a second of a search's work cost them 2, not 0.5."""
 LOOKING_SHARE = 0.01
 """Share of a call that a look at its arguments may take: less is lost in the noise of calls."""
 
@@ -317,16 +320,22 @@ class Tuning(Candidates):
         return to.Run(DEFAULT), DEFAULT
 
     def _let_backends_work(self, now_s: float) -> None:
-        """Let the search for backends work beside the next step, or before it, or rest, whichever is right."""
-        compares, unlimited, step_s = self.tournament.learns, self.budget.unlimited, self.tournament.best_s or 0.0
+        """Let the search for backends work beside the next step, or before it, or rest, whichever is right.
+
+        It rests while a plan is made: that has the lowest priority, and all waits for it. Beside a search that compiled
+        on both of two cores it waited for 24 s, and what the search had found was not compared.
+        """
+        step_s, unlimited = self.tournament.best_s or 0.0, self.budget.unlimited
+        compares = self.tournament.learns or self._planner.works
         self._in_a_row = self._in_a_row + 1 if now_s - self._ended_s <= LITTLE * step_s else 0
         pays = not (compares or unlimited or self.budget.rests) and self.tournament.comes_first(BACKENDS)
-        beside = unlimited or (pays and self._in_a_row > IN_A_ROW and self.budget.allows(step_s))
+        follows, least_s = self._in_a_row > IN_A_ROW, step_s if self._spares else BURST_S
+        beside = unlimited or (pays and follows and self.budget.allows(least_s))
         rests = compares or not beside or self.eager_s is None
         self._backends.before_step(rests=rests)
         self._spares = not (rests or unlimited) and self._backends.has_turn
         self._follower.spare(self._spares)
-        if pays and not beside:
+        if pays and not follows:
             self._backends.turn(step_s, left_s=self.budget.left_s, now_s=now_s)
 
     def _run_of(self, runner: Runner) -> Run:
