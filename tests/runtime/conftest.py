@@ -21,10 +21,10 @@ from threadcast.runtime.doors.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuner import candidates, first_steps, looks, plan_candidate, planning, rounds, standings
-from threadcast.runtime.tuner.candidate import ContenderId, Kind
+from threadcast.runtime.tuner.candidate import CandidateId, Kind
 from threadcast.runtime.tuner.events import Instructions, Next, Ran, Run
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.tuner.standings import Entrant
+from threadcast.runtime.tuner.standings import Standing
 from threadcast.runtime.tuner.tournament import Tournament
 
 
@@ -129,11 +129,11 @@ def looks_run_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 class Decided(Tournament):
     """All that is ready is compared once, and wins at its first step where it is a plan: no time decides anything."""
 
-    def wins(self, new: ContenderId) -> bool:
+    def wins(self, new: CandidateId) -> bool:
         """Whether it wins over the best before it."""
         return new.kind is Kind.PLAN
 
-    def promised(self, entrant: Entrant, *, most: bool = False) -> float:
+    def promised(self, standing: Standing, *, most: bool = False) -> float:
         """However slow its first steps were, a candidate is worth a comparison."""
         return 2.0
 
@@ -154,7 +154,7 @@ class Decided(Tournament):
 class DefaultWins(Decided):
     """The default runs all calls in the end."""
 
-    def wins(self, new: ContenderId) -> bool:
+    def wins(self, new: CandidateId) -> bool:
         """Whether it wins over the best before it."""
         return False
 

@@ -22,7 +22,7 @@ from threadcast.runtime.backends import weight_versions
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.doors import optimized_call as optimize_file
 from threadcast.runtime.engine.native.library import native_library
-from threadcast.runtime.tuner.candidate import Contender, backend
+from threadcast.runtime.tuner.candidate import Way, backend
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -195,7 +195,7 @@ class _CopyingBackend:
     def start(self) -> None:
         """Nothing to start."""
 
-    def poll(self, **_: object) -> Contender | None:
+    def poll(self, **_: object) -> Way | None:
         """The backend; none where the module trains."""
         self.over, module = True, self._module
         if module.training:
@@ -209,7 +209,7 @@ class _CopyingBackend:
                 answers[id(x)] = frozen(x)
             return answers[id(x)]
 
-        return Contender(backend("copy"), run, WeightVersions(held_tensors(self._captured)).unchanged)
+        return Way(backend("copy"), run, WeightVersions(held_tensors(self._captured)).unchanged)
 
     def wait(self, _: float) -> float:
         """Nothing to wait for."""

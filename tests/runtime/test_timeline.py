@@ -102,7 +102,7 @@ def test_repr_says_what_is_optimised_what_runs_it_and_by_which_gain(trained: Any
     run_until_settled(step, lambda seed: step(*batch(seed)))
     step.reports[0].verdicts.clear()
     assert repr(step) == f"{begins}plan)", "nothing was compared"
-    step.reports[0].verdicts[str(step.reports[0].contender)] = Verdict(1.25, 1.21, 1.3, 9, "plan", "default")
+    step.reports[0].verdicts[str(step.reports[0].candidate)] = Verdict(1.25, 1.21, 1.3, 9, "plan", "default")
     assert repr(step) == f"{begins}plan, 1.25 times as fast as PyTorch (1.21 to 1.30))"
     assert "training of Net by SGD" not in this_process().steps.learning
     assert repr(threadcast.optimize(torch.relu)).startswith("OptimizedCall(inference of relu: ")

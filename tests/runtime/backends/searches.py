@@ -16,7 +16,7 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.backends.search_process import end_kept
-from threadcast.runtime.tuner.candidate import Contender
+from threadcast.runtime.tuner.candidate import Way
 
 
 def search_for(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], **options: Any) -> BackendSearch:
@@ -28,18 +28,18 @@ def search_for(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, An
     return BackendSearch(module, arguments, captured, 1, result=result, **options)
 
 
-def found_by(search: BackendSearch) -> list[Contender]:
+def found_by(search: BackendSearch) -> list[Way]:
     search.start()
     return list(polled(search))
 
 
-def polled(search: BackendSearch, *, unlimited: bool = False) -> Iterator[Contender]:
+def polled(search: BackendSearch, *, unlimited: bool = False) -> Iterator[Way]:
     for _ in attempts():
         if search.over:
             return
-        contender = search.poll(unlimited=unlimited)
-        if contender is not None:
-            yield contender
+        way = search.poll(unlimited=unlimited)
+        if way is not None:
+            yield way
         else:
             search.wait(1.0)
 

@@ -33,15 +33,15 @@ CPUS = sorted(os.sched_getaffinity(0))
 def test_a_backend_answers_as_the_module_until_its_weights_change(module: Two, backend: str, folder: Path) -> None:
     args, kwargs = ARGUMENTS
     changed = ({"a": args[0]["a"] * 3, "b": args[0]["b"] - 2},)
-    (contender,) = found_by(search_for(module, ARGUMENTS, among=[backend], close=1e6))
-    assert contender.name == backend
+    (way,) = found_by(search_for(module, ARGUMENTS, among=[backend], close=1e6))
+    assert way.name == backend
     with torch.no_grad():
-        result, wanted = contender.run(changed, kwargs), module(*changed, **kwargs)
+        result, wanted = way.run(changed, kwargs), module(*changed, **kwargs)
     torch.testing.assert_close(result["y"], wanted["y"], rtol=1e-4, atol=1e-5)
-    assert contender.holds()
+    assert way.holds()
     with torch.no_grad():
         module.mix.bias.add_(1)
-    assert not contender.holds()
+    assert not way.holds()
     wait_until_gone(folder)
 
 
@@ -61,7 +61,7 @@ class Drawing(nn.Module):
 @pytest.mark.system
 def test_numbers_that_nothing_reads_are_drawn_beside_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = Drawing().eval(), torch.ones(4, 8)
-    (contender,) = found_by(search_for(module, ((x,), {}), among=["onnxruntime"], close=1e6))
+    (way,) = found_by(search_for(module, ((x,), {}), among=["onnxruntime"], close=1e6))
 
     def drawn_after(run: Callable[[], object]) -> list[float]:
         torch.manual_seed(3)
@@ -71,9 +71,9 @@ def test_numbers_that_nothing_reads_are_drawn_beside_a_backend(monkeypatch: pyte
         return found
 
     wanted = drawn_after(lambda: module(x))
-    assert drawn_after(lambda: contender.run((x * math.inf,), {})) == wanted, "which PyTorch runs"
+    assert drawn_after(lambda: way.run((x * math.inf,), {})) == wanted, "which PyTorch runs"
     monkeypatch.setattr(module, "forward", None)
-    assert drawn_after(lambda: contender.run((x,), {})) == wanted
+    assert drawn_after(lambda: way.run((x,), {})) == wanted
 
 
 class WithLengths(nn.Module):
@@ -92,10 +92,10 @@ class WithLengths(nn.Module):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_arguments_that_are_returned_are_the_callers_own(backend: str) -> None:
     module, example = WithLengths().eval(), (torch.randn(3, 8), torch.tensor([2, 5, 1]))
-    (contender,) = found_by(search_for(module, (example, {}), among=[backend], close=1e6))
+    (way,) = found_by(search_for(module, (example, {}), among=[backend], close=1e6))
     given = torch.randn(3, 8), torch.tensor([1, 0, 4])
     with torch.no_grad():
-        found, wanted = contender.run(given, {}), module(*given)
+        found, wanted = way.run(given, {}), module(*given)
     assert found["lengths"] is given[1]
     assert found["y"][1] is given[1]
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
@@ -119,9 +119,9 @@ class Words(nn.Module):
 def test_a_backend_runs_the_calls_only_that_it_was_checked_for(backend: str) -> None:
     torch.manual_seed(0)
     module, words, scale = Words().eval(), torch.arange(128).reshape(32, 4) % 9, torch.ones(8)
-    (contender,) = found_by(search_for(module, ((words, scale), {}), among=[backend], close=1e6))
+    (way,) = found_by(search_for(module, ((words, scale), {}), among=[backend], close=1e6))
     with torch.no_grad():
-        found, wanted = contender.run((words + 1, scale), {}), module(words + 1, scale)
+        found, wanted = way.run((words + 1, scale), {}), module(words + 1, scale)
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
             assert one.stride() == other.stride()
@@ -130,10 +130,10 @@ def test_a_backend_runs_the_calls_only_that_it_was_checked_for(backend: str) -> 
         assert found[1].eq(7).all()
         for index in (-1, 10, 2**40):
             with pytest.raises(IndexError):
-                contender.run((words.where(words != 3, index), scale), {})
+                way.run((words.where(words != 3, index), scale), {})
         for number in (float("nan"), float("inf")):
             odd = scale.where(torch.arange(8) != 2, number)
-            for one, other in zip(contender.run((words, odd), {}), module(words, odd), strict=True):
+            for one, other in zip(way.run((words, odd), {}), module(words, odd), strict=True):
                 torch.testing.assert_close(one, other, equal_nan=True)
 
 
@@ -163,9 +163,9 @@ def test_a_backend_and_the_search_for_it_keep_to_their_cpus(
         found.start()
         (worker,) = processes_in(folder)
         eventually(lambda: os.sched_getaffinity(worker) == set(CPUS[-1:]))
-        (contender,) = polled(found)
+        (way,) = polled(found)
     with torch.no_grad():
-        result, wanted = contender.run(args, kwargs), module(*args, **kwargs)
+        result, wanted = way.run(args, kwargs), module(*args, **kwargs)
     torch.testing.assert_close(result["y"], wanted["y"], rtol=1e-4, atol=1e-5)
     assert masks == [set(CPUS[-1:])] * 3, "opening, the check, the call"
     assert os.sched_getaffinity(0) == set(CPUS)
@@ -186,14 +186,14 @@ def test_openvino_which_chooses_its_cpus_itself_is_left_out_where_they_are_given
 def test_pytorch_runs_the_calls_of_a_backend_with_cpus_in_a_fork_which_has_no_such_thread(module: Two) -> None:
     args, kwargs = ARGUMENTS
     search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6, cpus=CPUS[-1:])
-    (contender,) = found_by(search)
+    (way,) = found_by(search)
     with torch.no_grad():
         wanted = module(*args, **kwargs)["y"]
         child = os.fork()
         if child == 0:
             code = 2
             try:
-                code = 0 if torch.allclose(contender.run(args, kwargs)["y"], wanted) else 1
+                code = 0 if torch.allclose(way.run(args, kwargs)["y"], wanted) else 1
             finally:
                 os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

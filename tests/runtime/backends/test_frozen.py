@@ -37,8 +37,8 @@ def test_weights_that_are_kept_in_bfloat16_make_no_program_rough(backend: str) -
     found = found_by(search_for(model, ((X,), {}), among=[backend], close=1e6))
     with torch.no_grad():
         wanted = model(X)
-    for contender in found:
-        torch.testing.assert_close(contender.run((X,), {}), wanted, rtol=1e-3, atol=1e-4)
+    for way in found:
+        torch.testing.assert_close(way.run((X,), {}), wanted, rtol=1e-3, atol=1e-4)
 
 
 class Stored(nn.Module):

@@ -121,9 +121,9 @@ def test_a_process_is_kept_for_the_next_search_under_the_same_conditions(module:
     with closing(
         search_for(nn.Linear(3, 3).eval(), ((torch.ones(2, 3),), {}), among=["onnxruntime"], close=1e6)
     ) as one:
-        (contender,) = found_by(one)
+        (way,) = found_by(one)
         x = torch.randn(2, 3)
-        torch.testing.assert_close(contender.run((x,), {}), one._module(x))
+        torch.testing.assert_close(way.run((x,), {}), one._module(x))
     assert processes_in(folder) == [worker]
     with closing(search_for(module, ARGUMENTS, cpus=[0])) as other:
         other.start()

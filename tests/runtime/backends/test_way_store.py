@@ -39,13 +39,13 @@ def test_what_was_built_for_these_weights_is_opened_without_a_process(
     module: Two, plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
-    (contender,) = found_by(search := later(module, plans))
+    (way,) = found_by(search := later(module, plans))
     assert not search.left_out
     (args, kwargs) = ARGUMENTS
-    torch.testing.assert_close(contender.run(args, kwargs), module(*args, **kwargs))
+    torch.testing.assert_close(way.run(args, kwargs), module(*args, **kwargs))
     with torch.no_grad():
         module.mix.weight.mul_(2)
-    assert not contender.holds()
+    assert not way.holds()
 
 
 def test_other_weights_and_other_infinities_are_searched_for_anew(module: Two, plans: Path) -> None:

@@ -19,7 +19,7 @@ from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.compiled.fixed_weights import FixedWeights
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.doors.compile_backend import compiled_graphs
-from threadcast.runtime.tuner.candidate import Contender, backend
+from threadcast.runtime.tuner.candidate import Way, backend
 from threadcast.runtime.tuner.report import Report
 
 FREEZE = {"freeze": True}
@@ -160,8 +160,8 @@ def test_a_backend_takes_the_inputs_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     weight = torch.randn(4, 3, 3, 3)
     weights = fixed(weight)
 
-    def poll(_: BackendSearch, *, unlimited: bool) -> Contender:
-        return Contender(backend("another"), lambda args, kwargs: [F.conv2d(*args, weight, **kwargs)], lambda: False)
+    def poll(_: BackendSearch, *, unlimited: bool) -> Way:
+        return Way(backend("another"), lambda args, kwargs: [F.conv2d(*args, weight, **kwargs)], lambda: False)
 
     monkeypatch.setattr(BackendSearch, "__init__", lambda *_, **__: None)
     monkeypatch.setattr(BackendSearch, "poll", poll)
@@ -169,7 +169,7 @@ def test_a_backend_takes_the_inputs_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     assert make is not None
     found = make(None, (batch(0),), [])  # type: ignore[arg-type]
     assert found is not None
-    contender = found.poll(unlimited=False)
-    assert contender is not None
-    same(contender.run(batch(3)), [F.conv2d(batch(3), weight)])
-    assert not contender.holds()
+    way = found.poll(unlimited=False)
+    assert way is not None
+    same(way.run(batch(3)), [F.conv2d(batch(3), weight)])
+    assert not way.holds()

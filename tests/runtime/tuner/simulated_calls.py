@@ -141,7 +141,7 @@ class Calls:
                 break
             self._prepare(what.key)
         assert isinstance(what, Run | RunStage)
-        assert self.tournament.entrants[what.key].status is not Status.OUT
+        assert self.tournament.standings[what.key].status is not Status.OUT
         started_s, seconds = self.now_s, self._seconds(what)
         self.now_s += seconds
         self.ran.append(what.key)

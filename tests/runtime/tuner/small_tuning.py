@@ -16,7 +16,7 @@ from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.candidate import Contender
+from threadcast.runtime.tuner.candidate import Way
 from threadcast.runtime.tuner.tuning import Tuning
 
 
@@ -44,15 +44,15 @@ class Found:
 
     working = has_turn = True
 
-    def __init__(self, contender: Contender, looks: int = 1) -> None:
-        self._left, self.over = [*[None] * looks, contender], False
+    def __init__(self, way: Way, looks: int = 1) -> None:
+        self._left, self.over = [*[None] * looks, way], False
         self.waits, self.waited_s, self.rests, self.broken_off = 0, 0.0, False, False
 
     def start(self) -> None:
         """Nothing to start."""
 
-    def poll(self, *, unlimited: bool = False) -> Contender | None:
-        """The contender, or what comes before it."""
+    def poll(self, *, unlimited: bool = False) -> Way | None:
+        """What it has found, or what comes before it."""
         found = self._left.pop(0)
         self.over = not self._left
         return found
@@ -72,7 +72,7 @@ class Found:
 
 @contextmanager
 def made(
-    clock: Clock, machine: Machine, folder: Path, *, backend: Contender | None = None, looks: int = 1,
+    clock: Clock, machine: Machine, folder: Path, *, backend: Way | None = None, looks: int = 1,
     default: Callable[[torch.Tensor], torch.Tensor] | None = None,
     capture: Callable[[MemoryFormat], Captured] | None = None,
     formats: tuple[MemoryFormat, ...] = (MemoryFormat.AS_GIVEN,), feedback: StepFeedback | None = None,

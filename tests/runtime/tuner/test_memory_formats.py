@@ -27,7 +27,7 @@ from threadcast.runtime.plans.model_format import ModelFormat, with_images_chann
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import candidates
-from threadcast.runtime.tuner.candidate import ContenderId, Kind
+from threadcast.runtime.tuner.candidate import CandidateId, Kind
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
 
@@ -64,7 +64,7 @@ class Images(nn.Module):
 class LatestWins(Decided):
     """What is compared last wins."""
 
-    def wins(self, new: ContenderId) -> bool:
+    def wins(self, new: CandidateId) -> bool:
         return True
 
 
@@ -78,7 +78,7 @@ def channels_last_wins(request: pytest.FixtureRequest, latest_wins: None, monkey
     """What runs in channels last wins: a plan, or eager PyTorch."""
 
     class ChannelsLastWins(Decided):
-        def wins(self, new: ContenderId) -> bool:
+        def wins(self, new: CandidateId) -> bool:
             given = new.memory_format if new.variant is None else new.variant.memory_format
             return new.kind is request.param and given is MemoryFormat.CHANNELS_LAST
 

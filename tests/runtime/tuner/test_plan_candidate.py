@@ -145,10 +145,10 @@ def test_a_plan_is_captured_looked_at_made_closed_and_opened_again(world: World)
     assert (candidate.found.plan, candidate.works) == (made.plan, False)
     assert world.stage() == Ready(candidate.key, 0.8 * MS, CHECK_STEPS * MS)
     for _ in range(2):  # it has lost, and runs again
-        assert candidate.contender is not None
-        assert candidate.contender.run(X).equal(X * 2)
+        assert candidate.way is not None
+        assert candidate.way.run(X).equal(X * 2)
         candidate.close()
-        assert candidate.contender is None
+        assert candidate.way is None
         candidate.prepare(CALLS)
 
 

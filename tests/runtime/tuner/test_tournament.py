@@ -356,7 +356,7 @@ def test_where_the_caller_waits_what_gains_more_for_its_time_beside_calls_comes_
     def first(left_s: float, gain: float) -> Key:
         calls = Calls({"plan": plan(0.8), "backend": as_backend(Way(0.4))}, budget=Budget(1.0), offer=False)
         calls.offer("backend", gain=gain, cost_s=1.0)
-        calls.until(lambda: calls.tournament.entrants["backend"].stage is not None)
+        calls.until(lambda: calls.tournament.standings["backend"].stage is not None)
         calls.offer("plan", gain=1.5, cost_s=1.0)
         calls.budget.share = 1.0 if left_s == math.inf else 0.9
         calls.until(lambda: set(calls.ran) - {DEFAULT})
@@ -385,7 +385,7 @@ def test_nothing_is_prepared_or_compared_while_something_disturbs_calls() -> Non
 def test_what_is_not_slower_is_compared_though_no_time_may_be_spent() -> None:
     budget = Budget(0.05)
     calls = Calls({"plan": plan(0.9)}, budget=budget)
-    calls.until(lambda: calls.tournament.entrants["plan"].open)
+    calls.until(lambda: calls.tournament.standings["plan"].open)
     budget.charge(1e6)
     calls.call(100)
     assert calls.best == "plan"
@@ -466,8 +466,8 @@ def test_events_that_cannot_come_tell_what_happened_before() -> None:
 
 
 def state(tournament: Tournament) -> tuple[object, ...]:
-    entrants = {key: (one.status, one.step_s, one.gain, one.reason) for key, one in tournament.entrants.items()}
-    return tournament.best, tournament.settled, entrants, tournament.story()
+    standings = {key: (one.status, one.step_s, one.gain, one.reason) for key, one in tournament.standings.items()}
+    return tournament.best, tournament.settled, standings, tournament.story()
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -490,8 +490,8 @@ def test_any_events_in_any_order_hold_what_is_promised_and_can_be_replayed(seed:
         calls.handle(Resumed(names[0], seconds()))
         calls._parts[names[0]] = []
     for _ in range(45):
-        entrants = [one for one in tournament.entrants.values() if one.key != DEFAULT]
-        known = [one.key for one in entrants if one.status.name != "OUT"]
+        standings = [one for one in tournament.standings.values() if one.key != DEFAULT]
+        known = [one.key for one in standings if one.status.name != "OUT"]
         match draw.randint(0, 10):
             case 0:
                 key = draw.choice(names)

@@ -23,7 +23,7 @@ from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner import planning, tuning
-from threadcast.runtime.tuner.candidate import DEFAULT, Contender, Kind, backend
+from threadcast.runtime.tuner.candidate import DEFAULT, Kind, Way, backend
 from threadcast.runtime.tuner.looks import Look
 from threadcast.runtime.tuner.standings import LOOK
 from threadcast.runtime.tuner.tournament import Tournament
@@ -46,8 +46,8 @@ def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine:
         clock.now_s -= clock.other_s / 2
         return function(x)
 
-    contender = Contender(backend("fast"), fast, lambda: unchanged)
-    with made(clock, machine, tmp_path, backend=contender) as tuned:
+    way = Way(backend("fast"), fast, lambda: unchanged)
+    with made(clock, machine, tmp_path, backend=way) as tuned:
         run_until(tuned, lambda: not tuned.learning)
         assert tuned.report.runs == "fast"
         unchanged = False
@@ -78,7 +78,7 @@ def test_operators_between_calls_by_a_backend_start_no_workers(
 
     torch.set_num_threads(len(machine))
     try:
-        with made(clock, machine, tmp_path, backend=Contender(backend("fast"), fast, own_threads=own_threads)) as tuned:
+        with made(clock, machine, tmp_path, backend=Way(backend("fast"), fast, own_threads=own_threads)) as tuned:
             run_until(tuned, lambda: tuned.report.runs == "fast" and tuned.settled)
             run(tuned, 1)
             threads = set(thread_ids())
@@ -105,7 +105,7 @@ def test_a_later_process_learns_nothing_again(
 
     for _ in range(BELIEVED + 1):
         clock = Clock(1e-6)
-        with made(clock, machine, tmp_path, backend=Contender(backend("found"), of(backend_s))) as tuned:
+        with made(clock, machine, tmp_path, backend=Way(backend("found"), of(backend_s))) as tuned:
             tuned.budget.share = 0.9
             run_of = tuned._run_of
 
@@ -125,7 +125,7 @@ def test_a_later_process_learns_nothing_again(
             run(tuned, 400)
             assert not tuned.learning
             runs.append(tuned.report.runs)
-            began.append({str(one).split(",")[0] for one in tuned.tournament.entrants} - {"default"})
+            began.append({str(one).split(",")[0] for one in tuned.tournament.standings} - {"default"})
     fastest = min({"plan": plan_s, "default": 1.0, "found": backend_s}.items(), key=lambda one: one[1])[0]
     assert runs == [fastest] * len(runs)
     assert began[0] == began[BELIEVED] == {"plan", "backends", "found"}
@@ -139,12 +139,12 @@ def test_a_later_process_learns_nothing_again(
 def test_backends_that_an_error_ended_are_tried_by_later_processes(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(search: Found, *, unlimited: bool = False) -> Contender | None:
+    def fails(search: Found, *, unlimited: bool = False) -> Way | None:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(Found, "poll", fails)
     clock = Clock()
-    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default)) as tuned:
+    with made(clock, machine, tmp_path, backend=Way(backend("slow"), clock.default)) as tuned:
         run_until(tuned, lambda: not tuned.learning)
         run(tuned, 2 * LOOK)
         assert tuned.report.runs == "plan"
@@ -161,14 +161,14 @@ def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the
         clock.now_s += -clock.other_s / 2 if first else 3 * clock.default_s
         return function(x)
 
-    with made(clock, machine, tmp_path, backend=Contender(backend("misleading"), misleading), looks=100) as tuned:
+    with made(clock, machine, tmp_path, backend=Way(backend("misleading"), misleading), looks=100) as tuned:
         tuned.budget.share = 0.9  # the search is not waited for
         run_until(tuned, lambda: tuned.report.runs == "misleading")
         assert tuned.learning
         run_until(tuned, lambda: not tuned.learning)
         assert (tuned.report.runs, tuned.fastest.name) == ("plan", "plan, as given")
         assert tuned.report.verdicts["plan, as given"].over == "misleading"
-        opened = [str(key) for key, one in tuned._candidates.items() if one.contender is not None]
+        opened = [str(key) for key, one in tuned._candidates.items() if one.way is not None]
         assert opened == ["default", "eager, channels last", "plan, as given"]
         run(tuned, 3 * LOOK)
         assert tuned.report.runs == "plan"
@@ -178,7 +178,7 @@ def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the
 def test_what_backends_may_gain_beyond_the_best_is_left(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function), looks=10_000) as tuned:
+    with made(Clock(), machine, tmp_path, backend=Way(backend("slow"), function), looks=10_000) as tuned:
         run_until(tuned, lambda: tuned._backends.works and tuned.eager_s is not None)
         monkeypatch.setattr(Tournament, "gain_now", 3.0)
         tuned._of_backends = Forecast(2.0, 2.01, 1.0)
@@ -188,7 +188,7 @@ def test_what_backends_may_gain_beyond_the_best_is_left(
 
 
 def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machine: Machine, tmp_path: Path) -> None:
-    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function), looks=10_000) as tuned:
+    with made(Clock(), machine, tmp_path, backend=Way(backend("slow"), function), looks=10_000) as tuned:
         tuned.wait(1.0)
         run_until(tuned, lambda: tuned._backends.works and tuned.eager_s is not None)
         search = tuned._backends._search
@@ -203,7 +203,7 @@ def test_a_search_for_backends_works_beside_calls_that_follow_one_another(
 ) -> None:
     monkeypatch.setattr(tuning, "LITTLE", 1.0)  # this clock goes on by a third of a call whenever it is read
     clock = Clock(0.05)
-    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), function), looks=2_000) as tuned:
+    with made(clock, machine, tmp_path, backend=Way(backend("slow"), function), looks=2_000) as tuned:
         tuned.budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works and tuned.tournament.settled)
         search = tuned._backends._search
@@ -248,7 +248,7 @@ def test_calls_leave_a_core_to_a_search_that_works_beside_them(
             return threads[-1]
         return len({core for op in tuned.ran.plan.ops for core in op.cores})
 
-    found = Contender(backend("slow"), function)
+    found = Way(backend("slow"), function)
     torch.set_num_threads(len(machine))
     try:
         with made(clock, machine, tmp_path, backend=found, looks=2_000, default=default) as tuned:
@@ -270,7 +270,7 @@ def test_calls_leave_a_core_to_a_search_that_works_beside_them(
 
 
 def test_a_search_for_backends_works_between_calls_that_are_not_compared(machine: Machine, tmp_path: Path) -> None:
-    with made(Clock(0.05), machine, tmp_path, backend=Contender(backend("slow"), function)) as tuned:
+    with made(Clock(0.05), machine, tmp_path, backend=Way(backend("slow"), function)) as tuned:
         tuned.budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works)
         search = tuned._backends._search
@@ -294,7 +294,7 @@ def test_a_search_for_backends_works_between_calls_that_are_not_compared(machine
 def test_a_search_for_backends_takes_no_seconds_that_calls_or_others_need(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    with made(Clock(0.05), machine, tmp_path, backend=Contender(backend("slow"), function), looks=2_000) as tuned:
+    with made(Clock(0.05), machine, tmp_path, backend=Way(backend("slow"), function), looks=2_000) as tuned:
         tuned.budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works)
         search, budget = tuned._backends._search, tuned.budget
@@ -321,13 +321,13 @@ def test_a_search_for_backends_takes_no_seconds_that_calls_or_others_need(
         if reason == "budget":
             budget.charge(-10.0)
         else:
-            tuned.tournament.entrants.pop("better", None)
+            tuned.tournament.standings.pop("better", None)
         run(tuned, 9)
         assert search.waits > before
 
 
 def test_a_search_takes_fewer_seconds_while_that_of_another_process_works(machine: Machine, tmp_path: Path) -> None:
-    with made(Clock(0.001), machine, tmp_path, backend=Contender(backend("slow"), function), looks=5_000) as tuned:
+    with made(Clock(0.001), machine, tmp_path, backend=Way(backend("slow"), function), looks=5_000) as tuned:
         tuned.budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works and tuned.settled)
         search, waited_s = tuned._backends._search, list[float]()
@@ -352,7 +352,7 @@ def test_backends_are_given_the_graph_of_pytorchs_operators(
 
     def search(captured: Captured, *_: object) -> Found:
         given.append(captured)
-        return Found(Contender(backend("slow"), product))
+        return Found(Way(backend("slow"), product))
 
     tuning = Tuning(
         product, lambda _: capture_forward(product, x), ModelFormat(None), [MemoryFormat.AS_GIVEN], machine,

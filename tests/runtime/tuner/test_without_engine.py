@@ -14,13 +14,13 @@ from threadcast.runtime.engine import engine
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import candidates
-from threadcast.runtime.tuner.candidate import ContenderId, Kind
+from threadcast.runtime.tuner.candidate import CandidateId, Kind
 
 
 class EagerWins(Decided):
     """PyTorch in another memory format wins."""
 
-    def wins(self, new: ContenderId) -> bool:
+    def wins(self, new: CandidateId) -> bool:
         return new.kind is Kind.EAGER
 
 

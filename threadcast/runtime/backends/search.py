@@ -38,7 +38,7 @@ from threadcast.runtime.backends.way_store import WayStore, key_of
 from threadcast.runtime.backends.ways import Built, Options
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.plans.backend_history import network_kind, shape_of
-from threadcast.runtime.tuner.candidate import Contender, backend
+from threadcast.runtime.tuner.candidate import Way, backend
 from threadcast.threads.affinity import PinnedThread
 from threadcast.threads.memory import memory_regime
 
@@ -114,7 +114,7 @@ class BackendSearch:
 
     @property
     def over(self) -> bool:
-        """Whether `poll` will return no more contenders."""
+        """Whether `poll` will return no more ways."""
         return self._over
 
     @property
@@ -160,8 +160,8 @@ class BackendSearch:
             self.broken_off = True
             self._end("every backend", f"no process can be started: {error.strerror}")
 
-    def poll(self, *, unlimited: bool = False) -> Contender | None:
-        """Return a contender that is new and ready to run; None where there is none yet, which takes microseconds.
+    def poll(self, *, unlimited: bool = False) -> Way | None:
+        """Return a way that is new and ready to run; None where there is none yet, which takes microseconds.
 
         Call this between steps. `unlimited`: the caller waits for the search, which may take any time then.
         """
@@ -181,7 +181,7 @@ class BackendSearch:
             self._process.rest(rests)
 
     def close(self) -> None:
-        """End the search and its processes; contenders that it returned go on. Closing again does nothing."""
+        """End the search and its processes; ways that it returned go on. Closing again does nothing."""
         self._over = True
         self._built.clear()
         process, self._process = self._process, None
@@ -243,9 +243,9 @@ class BackendSearch:
         if not self._built:
             self.close()
 
-    def _opened(self, built: Built, *, unlimited: bool) -> Contender | None:
+    def _opened(self, built: Built, *, unlimited: bool) -> Way | None:
         """Open a way and check its result; None where that takes too long, or fails."""
-        contender, needed_s = None, (built.open_s + built.call_s) * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        way, needed_s = None, (built.open_s + built.call_s) * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         if not unlimited and needed_s > OPENING_S:
             self._leave_out(built.backend, f"opening it takes {needed_s:.2g} s, which calls may not wait for")
         elif not self._versions.unchanged():
@@ -255,7 +255,7 @@ class BackendSearch:
         else:
             try:
                 with torch.no_grad():
-                    contender = self._checked(built)
+                    way = self._checked(built)
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
                 self._leave_out(built.backend, (str(error).strip().splitlines() or [type(error).__name__])[0])
                 if self._stored and self._ways is not None:  # a later process searches
@@ -263,16 +263,16 @@ class BackendSearch:
                     self.broken_off = True
         if self._all_built:
             self._finish()
-        return contender
+        return way
 
-    def _checked(self, built: Built) -> Contender:
+    def _checked(self, built: Built) -> Way:
         flat = FlatModule(self._module, self._arguments, result=self._result, returned=self._returned)
         call = self._call(built, flat)
         flat.check(call)
         guard = NumberGuard(flat.tensors(self._arguments), built.integers)
         run = flat.call(call, guard, self._memory, self._draws)
         own_threads = built.backend != "torch.compile"
-        return Contender(backend(built.backend), run, self._versions.unchanged, built.gain, own_threads)
+        return Way(backend(built.backend), run, self._versions.unchanged, built.gain, own_threads)
 
     def _call(self, built: Built, flat: FlatModule) -> TensorCall:
         """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts.

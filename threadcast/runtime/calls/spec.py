@@ -34,7 +34,7 @@ class CallSpec:
     functions: Sequence[Callable[..., Any]] = ()
     """Other callables that the graphs have built in, such as a loss."""
     backends: Callable[[int, Sequence[int] | None], MakeBackends | None] = lambda *_: None
-    """Makes searches for further contenders for so many cores, on these CPUs only (None: on any)."""
+    """Makes searches for further candidates for so many cores, on these CPUs only (None: on any)."""
     among: Callable[[Sequence[int] | None], str] = lambda _: ""
     """Names what such a search on these CPUs looks among."""
     most: int | None = None

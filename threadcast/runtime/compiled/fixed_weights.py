@@ -16,7 +16,7 @@ from threadcast.capture.graph.capture import capture_graph
 from threadcast.capture.graph.captured import Captured, CapturedGraph
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.compiled.graph_by_pytorch import forward_of
-from threadcast.runtime.tuner.candidate import Backends, Contender, MakeBackends
+from threadcast.runtime.tuner.candidate import Backends, MakeBackends, Way
 
 
 class FixedWeights:
@@ -111,9 +111,9 @@ class _Module(nn.Module):
 
 
 class _Backends(BackendSearch):
-    """A search for backends whose contenders take a graph's inputs one by one, as plans of the graph do."""
+    """A search for backends whose ways take a graph's inputs one by one, as plans of the graph do."""
 
-    def poll(self, *, unlimited: bool = False) -> Contender | None:
+    def poll(self, *, unlimited: bool = False) -> Way | None:
         found = super().poll(unlimited=unlimited)
         if found is None:
             return None

@@ -42,7 +42,7 @@ from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.model_cores import core_choice
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.tuner.budget import Budget, PartBudget
-from threadcast.runtime.tuner.candidate import Contender
+from threadcast.runtime.tuner.candidate import Way
 from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
@@ -116,7 +116,7 @@ class GraphCalls(LearnedCalls):
             found = list(self._table)
             return bool(found) and all(isinstance(one, Fallback) or one.kept is not None for one in found)
 
-    def keeps(self, runner: Tuning, kept: Contender) -> bool:
+    def keeps(self, runner: Tuning, kept: Way) -> bool:
         """Return whether `runner`, which decides what runs calls of one kind, still has `kept` run them."""
         with self._lock:
             return runner.kept is kept

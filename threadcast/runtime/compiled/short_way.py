@@ -25,7 +25,7 @@ from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.plain_results import PlainResults
 from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.native.library import loaded_library
-from threadcast.runtime.tuner.candidate import Contender
+from threadcast.runtime.tuner.candidate import Way
 from threadcast.runtime.tuner.first_steps import Draws
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.threads.forks import forks
@@ -144,7 +144,7 @@ class _Way:
 
     part: GraphCalls
     runner: Tuning
-    kept: Contender
+    kept: Way
 
     @property
     def random(self) -> bool:
@@ -349,7 +349,7 @@ class _Seen:
         self._done(Passes(results, forward, backward, first, second, self._casts, self._deterministic))
 
 
-def _numbers_of(runner: Tuning, arguments: int) -> tuple[Contender, Sequence[int | None], list[Any]] | None:
+def _numbers_of(runner: Tuning, arguments: int) -> tuple[Way, Sequence[int | None], list[Any]] | None:
     """What runs a graph, the numbers of its results in its engine, and what that takes beside the arguments."""
     kept = runner.kept
     if kept is None or kept.engine is None:

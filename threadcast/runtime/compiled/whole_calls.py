@@ -181,7 +181,7 @@ class WholeCalls(Rounds):
         if now_s - self._looked_s < _LOOKS_S:
             return
         self._looked_s = now_s
-        one = self.tournament.entrants.get(GRAPHS)
+        one = self.tournament.standings.get(GRAPHS)
         if one is not None and one.stage is not None and one.stage.place is Place.BESIDE:
             for part in self._parts:
                 part.look()
@@ -226,4 +226,4 @@ class WholeCalls(Rounds):
     @property
     def _are_out(self) -> bool:
         """Whether the graphs never run again, unless they are offered anew."""
-        return self.tournament.entrants[GRAPHS].status is Status.OUT
+        return self.tournament.standings[GRAPHS].status is Status.OUT

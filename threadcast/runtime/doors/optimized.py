@@ -41,7 +41,7 @@ from threadcast.runtime.plans.model_cores import ModelCores, core_choice
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.candidate import Contender
+from threadcast.runtime.tuner.candidate import Way
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.model import Observation, Watch
@@ -255,8 +255,8 @@ class Optimized(LearnedCalls):
         return found or ([] if last is None else [Report()])
 
     @property
-    def fastest(self) -> list[Contender]:
-        """The fastest contender of the last comparison, one for each kind of arguments that could be captured."""
+    def fastest(self) -> list[Way]:
+        """The fastest way of the last comparison, one for each kind of arguments that could be captured."""
         return [tuning.fastest for tuning in self._table.tunings]
 
     @property

@@ -24,7 +24,7 @@ from threadcast.runtime.doors.optimized import Optimized
 from threadcast.runtime.doors.own_calls import OwnCalls
 from threadcast.runtime.doors.traced_step import timeline_page
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.tuner.candidate import Contender
+from threadcast.runtime.tuner.candidate import Way
 from threadcast.runtime.tuner.report import COMPILING, NOT_CALLED, SHOWN, Report, Reports, in_brief
 
 _WAIT_S = 1.0
@@ -54,8 +54,8 @@ class OptimizedModel:
         return Reports(self._optimized.reports or [Report(reason=NOT_CALLED)])
 
     @property
-    def fastest(self) -> list[Contender]:
-        """The fastest contender of the last comparison, one for each kind of arguments that could be captured."""
+    def fastest(self) -> list[Way]:
+        """The fastest way of the last comparison, one for each kind of arguments that could be captured."""
         return self._optimized.fastest
 
     @property

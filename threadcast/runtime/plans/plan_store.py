@@ -81,7 +81,7 @@ class FasterGraphs(NamedTuple):
 class PlanStore:
     """Plans in a folder, found by their graph, only for this machine and this version of PyTorch.
 
-    `among` is a text of the contenders that the plans were compared with. A plan is found only with the same text.
+    `among` is a text of the candidates that the plans were compared with. A plan is found only with the same text.
 
     A file that cannot be read or written counts as missing, with a log message: plans can always be made anew. The
     folder keeps those that were used last (`MOST_FILES`).
@@ -100,7 +100,7 @@ class PlanStore:
         return self._path(repr(call), "layout").is_file()
 
     def backends(self, graph: OpGraph, shares: Mapping[str, float] = MappingProxyType({})) -> Forecast:
-        """Return what is expected of the best of the backends among the contenders: `torch.compile` and those named.
+        """Return what is expected of the best of the backends among the candidates: `torch.compile` and those named.
 
         With `shares`, seconds of some backends' calls over PyTorch's, it is what is expected of the others.
         """

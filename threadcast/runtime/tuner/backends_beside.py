@@ -17,7 +17,7 @@ from typing import Any
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.tuner.candidate import Backends, Contender, MakeBackends
+from threadcast.runtime.tuner.candidate import Backends, MakeBackends, Way
 
 TURN_S, MOST_TURN_S = 0.02, 0.1
 """Seconds of a turn between calls: caches have to be filled anew after each. Between them two calls are waited for."""
@@ -115,7 +115,7 @@ class BackendsBeside:
                 self._search.start()
         self._leave_out(failure)
 
-    def poll(self, *, unlimited: bool) -> Contender | None:
+    def poll(self, *, unlimited: bool) -> Way | None:
         """Return what the search has found and is ready to run; None where there is nothing new."""
         if self._search is None:
             return None

@@ -1,6 +1,6 @@
 """What can run a call and is compared with others: PyTorch, a plan of one variant of its graph, or a backend.
 
-A `Candidate` is prepared in parts, run, and closed (plans are in `plan_candidate`). What runs calls is a `Contender`.
+A `Candidate` is prepared in parts, run, and closed (plans are in `plan_candidate`). What runs calls is a `Way`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Run = Callable[..., Any]
 
 
 class Kind(Enum):
-    """The kinds of contenders."""
+    """The kinds of candidates."""
 
     DEFAULT = "default"
     """The caller's own function or step, as it runs without threadcast."""
@@ -39,8 +39,8 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ContenderId:
-    """Identifies a contender; `str` returns the name that reports print.
+class CandidateId:
+    """Identifies a candidate; `str` returns the name that reports print.
 
     Only a plan has a `variant`, only eager PyTorch a `memory_format`, only a backend a `backend`: its name and setting.
     """
@@ -57,22 +57,22 @@ class ContenderId:
         return f"{self.kind.value}, {details[self.kind]}" if self.kind in details else self.kind.value
 
 
-DEFAULT = ContenderId(Kind.DEFAULT)
+DEFAULT = CandidateId(Kind.DEFAULT)
 
 
-def plan_of(variant: Variant) -> ContenderId:
+def plan_of(variant: Variant) -> CandidateId:
     """Return the id of the best plan of this variant."""
-    return ContenderId(Kind.PLAN, variant=variant)
+    return CandidateId(Kind.PLAN, variant=variant)
 
 
-def eager_in(memory_format: MemoryFormat) -> ContenderId:
+def eager_in(memory_format: MemoryFormat) -> CandidateId:
     """Return the id of the default with its tensors in this memory format."""
-    return ContenderId(Kind.EAGER, memory_format=memory_format)
+    return CandidateId(Kind.EAGER, memory_format=memory_format)
 
 
-def backend(name: str) -> ContenderId:
+def backend(name: str) -> CandidateId:
     """Return the id of the backend of this name."""
-    return ContenderId(Kind.BACKEND, backend=name)
+    return CandidateId(Kind.BACKEND, backend=name)
 
 
 @dataclass(slots=True, eq=False)
@@ -95,13 +95,13 @@ _ALWAYS: Callable[[], bool] = partial(bool, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Contender:
-    """One of the ways to run a call that are compared by time. `holds()` returns whether its results are still valid:
+class Way:
+    """What a prepared candidate runs calls by. `holds()` returns whether its results are still valid:
     False once something that it took for constant has changed. `gain` is the ratio of PyTorch's seconds to its own that
     another process has found; None: not known. `own_threads`: it does not compute on OpenMP's. `engine` is what runs a
     plan; None: it is none."""
 
-    id: ContenderId
+    id: CandidateId
     run: Run
     holds: Callable[[], bool] = _ALWAYS
     gain: float | None = None
@@ -110,16 +110,16 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """The contender's name in reports."""
+        """The name in reports."""
         return str(self.id)
 
 
 class Backends(Protocol):
-    """A search for further contenders beside the caller's steps, such as `backends.search.BackendSearch`."""
+    """A search for further ways beside the caller's steps, such as `backends.search.BackendSearch`."""
 
     @property
     def over(self) -> bool:
-        """Whether `poll` will return no more contenders."""
+        """Whether `poll` will return no more ways."""
         ...
 
     @property
@@ -136,8 +136,8 @@ class Backends(Protocol):
         """Start the search."""
         ...
 
-    def poll(self, *, unlimited: bool = False) -> Contender | None:
-        """Return a contender that is new and ready to run; None where there is none yet.
+    def poll(self, *, unlimited: bool = False) -> Way | None:
+        """Return a way that is new and ready to run; None where there is none yet.
 
         `unlimited`: the caller waits for the search, so that it may take any time.
         """
@@ -157,7 +157,7 @@ class Backends(Protocol):
         ...
 
     def close(self) -> None:
-        """End the search; contenders that it returned go on."""
+        """End the search; ways that it returned go on."""
         ...
 
 
@@ -186,9 +186,9 @@ class Calls:
 class Candidate(ABC):
     """One way to run a call, by its key. `prepare` does what comes between calls, and `stage` says what comes next."""
 
-    def __init__(self, key: ContenderId, contender: Contender | None = None) -> None:
-        self.key, self.contender = key, contender
-        """`contender` runs calls; None where it is not prepared, or was closed."""
+    def __init__(self, key: CandidateId, way: Way | None = None) -> None:
+        self.key, self.way = key, way
+        """`way` runs calls; None where it is not prepared, or was closed."""
 
     @property
     def works(self) -> bool:
@@ -219,7 +219,7 @@ class EagerCandidate(Candidate):
             return default(*model_format.arguments(arguments))
 
         key = DEFAULT if memory_format is MemoryFormat.AS_GIVEN else eager_in(memory_format)
-        super().__init__(key, Contender(key, run))
+        super().__init__(key, Way(key, run))
 
     def stage(self, calls: Calls) -> Ready:
         """It is ready."""
@@ -234,7 +234,7 @@ class BackendCandidate(Candidate):
     where operators took 30 to 60 times as long. The engines' threads have cores of their own, and sleep.
     """
 
-    def __init__(self, found: Contender, model_format: ModelFormat, machine: Machine) -> None:
+    def __init__(self, found: Way, model_format: ModelFormat, machine: Machine) -> None:
         lend: Callable[[], None] = lender(machine)
 
         def run(*arguments: Any) -> Any:
@@ -250,8 +250,8 @@ class BackendCandidate(Candidate):
 
     def stage(self, calls: Calls) -> Ready | LeftOut:
         """It is ready until it was closed."""
-        return LeftOut(self.key, "it was released") if self.contender is None else Ready(self.key)
+        return LeftOut(self.key, "it was released") if self.way is None else Ready(self.key)
 
     def close(self) -> None:
         """Release the backend, which cannot be opened again."""
-        self.contender = None
+        self.way = None

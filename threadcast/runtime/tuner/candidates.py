@@ -29,13 +29,13 @@ from threadcast.runtime.tuner.candidate import (
     BackendCandidate,
     Calls,
     Candidate,
-    Contender,
-    ContenderId,
+    CandidateId,
     EagerCandidate,
     Kind,
     MakeBackends,
     Run,
     VariantPlan,
+    Way,
     backend,
     eager_in,
     plan_of,
@@ -67,7 +67,7 @@ class Candidates(Rounds):
 
     `default` runs a step in eager PyTorch. `capture(memory_format)` returns the graph of a call, `model_format` sets
     the order of the model's tensors in memory, `formats` are the memory formats to try. `backends` returns a search for
-    further contenders, which begins once the fastest plan is known; it takes the graph in the format as given. A plan
+    further ways, which begins once the fastest plan is known; it takes the graph in the format as given. A plan
     that `plans` has stored for the graph runs from the first call on; `call` identifies the call in that store. With
     `fuse` the graph with fused operators is tried too.
 
@@ -128,25 +128,25 @@ class Candidates(Rounds):
         """Seconds that the last capture took from a call."""
         self.report = Report()
         """What runs the calls, and why."""
-        self.fastest = self._contender(DEFAULT)
-        """The fastest contender of the last comparison."""
+        self.fastest = self._way(DEFAULT)
+        """The fastest way of the last comparison."""
 
     @property
     def ran(self) -> Ran | None:
         """The plan that ran the last step; None where none did."""
         return None
 
-    def _contender(self, key: ContenderId) -> Contender:
+    def _way(self, key: CandidateId) -> Way:
         """What runs a call by this candidate, which is prepared."""
-        found = self._candidates[key].contender
+        found = self._candidates[key].way
         assert found is not None
         return found
 
     @property
-    def _best(self) -> ContenderId:
+    def _best(self) -> CandidateId:
         """What is the fastest so far."""
         best = DEFAULT if self._over else self.tournament.best
-        assert isinstance(best, ContenderId)
+        assert isinstance(best, CandidateId)
         return best
 
     @property
@@ -177,9 +177,9 @@ class Candidates(Rounds):
         found = [one.found for one in self._plan_candidates if one.found is not None]
         return sorted(found, key=lambda one: self._step_s(plan_of(one.variant)) or math.inf)
 
-    def _step_s(self, contender: ContenderId) -> float | None:
-        """Seconds of a call by a contender, as the last comparison has shown, or its plan predicts; None: not known."""
-        return self.tournament.entrants[contender].step_s
+    def _step_s(self, key: CandidateId) -> float | None:
+        """Seconds of a call by a way, as the last comparison has shown, or its plan predicts; None: not known."""
+        return self.tournament.standings[key].step_s
 
     @property
     def disturbed(self) -> bool:
@@ -237,7 +237,7 @@ class Candidates(Rounds):
         self._offer_backends()
 
     def _offer_backends(self) -> None:
-        if self._backends.waits and BACKENDS not in self.tournament.entrants:
+        if self._backends.waits and BACKENDS not in self.tournament.standings:
             expected = self._of_backends = self._stored.backends(self._graphs.first)
             gain, most, cost_s, self._backend_s = expected.gain, expected.most, expected.cost_s, expected.step_s
             self._offer(BACKENDS, gain=gain, most=most, cost_s=cost_s, bit_by_bit=True)
@@ -247,14 +247,14 @@ class Candidates(Rounds):
     @property
     def _backends_left(self) -> float:
         """Ratio of the best's seconds to those expected of it or of a backend that is still to be found, if any is."""
-        entrant = self.tournament.entrants.get(BACKENDS)
-        is_open = entrant is not None and entrant.status is not Status.OUT
+        standing = self.tournament.standings.get(BACKENDS)
+        is_open = standing is not None and standing.status is not Status.OUT
         return self._of_backends.beyond(self.tournament.gain_now) if is_open else 1.0
 
     def _offer_eager(self, candidate: PlanCandidate) -> None:
         """Offer PyTorch in the memory format of a plan, where that may be faster than the plan."""
         key, given = eager_in(candidate.variant.memory_format), candidate.variant.memory_format is MemoryFormat.AS_GIVEN
-        if not (given or candidate.variant.fused or key in self.tournament.entrants):
+        if not (given or candidate.variant.fused or key in self.tournament.standings):
             self._offer(key, gain=1.1, most=10.0, cost_s=0.0)
 
     def _offer_fused(self) -> None:
@@ -262,7 +262,7 @@ class Candidates(Rounds):
         if not self._fuse or any(one.found is None and not one.left_out for one in self._plan_candidates):
             return
         fastest = next(iter(self.plans), None)
-        if fastest is None or (self.tournament.entrants[plan_of(fastest.variant)].offered.earlier and self._like):
+        if fastest is None or (self.tournament.standings[plan_of(fastest.variant)].offered.earlier and self._like):
             return
         self._fuse = False
         variant = Variant(fastest.variant.memory_format, fused=True)
@@ -276,7 +276,7 @@ class Candidates(Rounds):
         """What calls lose of so many seconds that something computes beside them on one core."""
         return seconds / max(1, len(self._machine) - 1)
 
-    def _offer(self, key: ContenderId, **options: Any) -> None:
+    def _offer(self, key: CandidateId, **options: Any) -> None:
         self.tell(to.Offered(key, **options))
 
     def _add(self, candidate: PlanCandidate) -> PlanCandidate:
@@ -286,7 +286,7 @@ class Candidates(Rounds):
         return candidate
 
     def _look(self) -> None:
-        """Report what has happened since the last step: plans, compiled loops, backends, stale contenders."""
+        """Report what has happened since the last step: plans, compiled loops, backends, stale ways."""
         self._planner.unlimited = self.budget.unlimited
         tournament = self.tournament
         for candidate in list(self._candidates.values()):
@@ -296,8 +296,8 @@ class Candidates(Rounds):
             self._look_for_backends()
         self._give_back()
         for key in {self._best, tournament.challenger} - {None, DEFAULT}:
-            assert isinstance(key, ContenderId)
-            if tournament.entrants[key].open and not self._contender(key).holds():
+            assert isinstance(key, CandidateId)
+            if tournament.standings[key].open and not self._way(key).holds():
                 if key.kind is Kind.BACKEND:  # weights were written to, which they need not be in later processes
                     self._backends.search_later_too()
                 self.tell(to.LeftOut(key, "what it took for constant was changed"))
@@ -318,8 +318,8 @@ class Candidates(Rounds):
         found = self._backends.poll(unlimited=self.budget.unlimited)
         if found is not None:
             self._candidates[found.id] = BackendCandidate(found, self._format, self._machine)
-            gain, step_s = self.tournament.entrants[BACKENDS].offered.gain, self._backend_s
-            if step_s is not None and self.tournament.entrants.keys() == {DEFAULT, BACKENDS}:
+            gain, step_s = self.tournament.standings[BACKENDS].offered.gain, self._backend_s
+            if step_s is not None and self.tournament.standings.keys() == {DEFAULT, BACKENDS}:
                 self.tell(to.Resumed(found.id, step_s, gain * step_s))
             else:
                 self._offer(found.id, gain=found.gain or 2.0, most=10.0, ready=True)
@@ -327,8 +327,8 @@ class Candidates(Rounds):
             self._end_of_backends()
 
     def _end_of_backends(self) -> None:
-        entrant = self.tournament.entrants.get(BACKENDS)
-        if entrant is not None and entrant.status is not Status.OUT:
+        standing = self.tournament.standings.get(BACKENDS)
+        if standing is not None and standing.status is not Status.OUT:
             self.tournament.handle(to.LeftOut(BACKENDS, "there are no more"))
         self._note_tried()
 
@@ -346,12 +346,12 @@ class Candidates(Rounds):
         found: list[Extra] = [] if False in waiting else ["formats"]
         found += [] if self._fuse or True in waiting else ["fused"]
         lost = self._backends.finished and self._best.kind is not Kind.BACKEND
-        open_ones = filter(waits, self.tournament.entrants)
-        lost = lost and not any(isinstance(one, ContenderId) and one.kind is Kind.BACKEND for one in open_ones)
+        open_ones = filter(waits, self.tournament.standings)
+        lost = lost and not any(isinstance(one, CandidateId) and one.kind is Kind.BACKEND for one in open_ones)
         return frozenset([*found, "backends"] if lost else found)
 
     def prepare(self, key: to.Key) -> None:
-        assert isinstance(key, ContenderId)
+        assert isinstance(key, CandidateId)
         if key == BACKENDS:
             self._wants_backends = True
             self.tournament.handle(to.Staged(key, to.Place.BESIDE))
@@ -377,8 +377,8 @@ class Candidates(Rounds):
         if not isinstance(event, to.Ready) or (found := candidate.found) is None:
             return
         self.report.predicted_s[str(candidate.variant)] = found.plan.makespan_s
-        entrant = self.tournament.entrants[candidate.key]
-        if not (entrant.losses or entrant.offered.earlier):
+        standing = self.tournament.standings[candidate.key]
+        if not (standing.losses or standing.offered.earlier):
             self._stored.write(found, None)
         if self.report.measuring:
             self._report_plan(found)
@@ -409,13 +409,13 @@ class Candidates(Rounds):
                 if self._best != DEFAULT:
                     self.conclude()
             case to.Release(key):
-                assert isinstance(key, ContenderId)
+                assert isinstance(key, CandidateId)
                 self._candidates[key].close()
             case to.Drop(key, reason, differs, earlier):
-                assert isinstance(key, ContenderId)
+                assert isinstance(key, CandidateId)
                 self._drop(key, reason, differs=differs, earlier=earlier)
             case to.Settle(key):
-                assert isinstance(key, ContenderId)
+                assert isinstance(key, CandidateId)
                 self._settle(key)
             case to.Unsettle():
                 self._follower.end(restore=True)
@@ -428,14 +428,14 @@ class Candidates(Rounds):
         """Report what is the fastest so far, though others may still be tried."""
         if self.tournament.baseline_s is None and self._best == DEFAULT and not self.tournament.settled:
             return
-        self.report.contender, self.fastest = self._best, self._contender(self._best)
+        self.report.candidate, self.fastest = self._best, self._way(self._best)
         if (variant_plan := self._plan_of(self._best)) is not None:
             self._report_plan(variant_plan)
 
     def _report_plan(self, of: VariantPlan) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.variant.memory_format, of.plan, of.variant.fused
 
-    def _drop(self, key: ContenderId, reason: str, *, differs: bool, earlier: bool) -> None:
+    def _drop(self, key: CandidateId, reason: str, *, differs: bool, earlier: bool) -> None:
         if differs:
             _logger.warning("%s is not used: %s", key, reason)
         variant_plan = self._plan_of(key)
@@ -445,8 +445,8 @@ class Candidates(Rounds):
             self._stored.drop(self._graphs.as_captured(variant_plan.variant))
         candidate = self._candidates[key]
         candidate.close()
-        if self.report.contender == key:
-            self.report.contender = None
+        if self.report.candidate == key:
+            self.report.candidate = None
         if isinstance(candidate, PlanCandidate) and candidate.found is None:
             candidate.leave_out(reason)
         if not earlier:
@@ -458,30 +458,30 @@ class Candidates(Rounds):
         self._like = ()
         self._offer_all(self._graphs.formats)
 
-    def _settle(self, contender: ContenderId) -> None:
-        variant_plan = self._plan_of(contender)
+    def _settle(self, key: CandidateId) -> None:
+        variant_plan = self._plan_of(key)
         if self.tournament.idle:
             self._planner.done(self)
             for one in self.plans:
                 if one is not variant_plan:
                     self._stored.lost(one)
-        if contender == DEFAULT and self.tournament.idle and not self.loud:
+        if key == DEFAULT and self.tournament.idle and not self.loud:
             for captured in {self._graphs.first, *(self._graphs.as_captured(one.variant) for one in self.plans)}:
                 self._stored.drop(captured)
-        entrant = self.tournament.entrants[contender]
-        if contender.kind is Kind.BACKEND and entrant.gain is not None and entrant.step_s is not None:
-            self._stored.note_backend(self._graphs.first, entrant.gain, entrant.step_s)
+        standing = self.tournament.standings[key]
+        if key.kind is Kind.BACKEND and standing.gain is not None and standing.step_s is not None:
+            self._stored.note_backend(self._graphs.first, standing.gain, standing.step_s)
         self.conclude()
         self._note_tried()
         if variant_plan is not None:
-            engine = self._contender(contender).engine
+            engine = self._way(key).engine
             assert engine is not None
             self._follower.follow(engine, variant_plan, self._stored)
         slow, eager_s = next(iter(self.plans), None), self.tournament.baseline_s
-        if contender == DEFAULT and slow is not None and not self.report.verdicts and eager_s is not None:
+        if key == DEFAULT and slow is not None and not self.report.verdicts and eager_s is not None:
             self.report.reason = f"a plan predicts {slow.plan.makespan_s:.3g} s a call, PyTorch takes {eager_s:.3g} s"
-        elif contender == DEFAULT and not self.report.verdicts and not self.report.reason:
-            left_out = (self.tournament.entrants[one.key].reason for one in self._plan_candidates)
+        elif key == DEFAULT and not self.report.verdicts and not self.report.reason:
+            left_out = (self.tournament.standings[one.key].reason for one in self._plan_candidates)
             self.report.reason = next(filter(None, left_out), "" if self._plan_candidates else FOUND_BEFORE)
         self._offer_fused()
 
@@ -489,7 +489,7 @@ class Candidates(Rounds):
         """Run the default for good."""
         _logger.warning("this step runs as before: %s", reason)
         self.close()
-        self.report.contender, self.report.reason, self.fastest = DEFAULT, reason, self._contender(DEFAULT)
+        self.report.candidate, self.report.reason, self.fastest = DEFAULT, reason, self._way(DEFAULT)
 
     def close(self) -> None:
         """End engines, searches and what makes plans: PyTorch runs all further calls."""

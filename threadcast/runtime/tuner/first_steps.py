@@ -20,7 +20,7 @@ from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.check.shadow import Judged, Ran, Shadowed, checked_step
 from threadcast.runtime.plans.curves_in_step import WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner.candidate import ContenderId, Kind, Run
+from threadcast.runtime.tuner.candidate import CandidateId, Kind, Run
 from threadcast.runtime.tuner.looks import Look
 
 _MOST = 4
@@ -28,8 +28,8 @@ _MOST = 4
 that begin with zeros, and gradients after a first update, tell from the second step on. Whether a step shows it depends
 on eager PyTorch alone, so that once so many have not, only one step by each further plan is compared."""
 
-Runner = ContenderId | Look
-"""What runs a step: a contender, or a look at a graph's operators."""
+Runner = CandidateId | Look
+"""What runs a step: a candidate, or a look at a graph's operators."""
 
 _logger = logging.getLogger("threadcast")
 

@@ -16,7 +16,7 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.step_forecasts import Answer, may_be_known
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuner.candidate import Calls, Candidate, Contender, VariantPlan, plan_of
+from threadcast.runtime.tuner.candidate import Calls, Candidate, VariantPlan, Way, plan_of
 from threadcast.runtime.tuner.events import LeftOut, Place, Ready, Staged
 from threadcast.runtime.tuner.first_steps import FirstSteps
 from threadcast.runtime.tuner.looks import Look, Looks
@@ -170,10 +170,10 @@ class PlanCandidate(Candidate):
         if self.looks is not None:
             self.looks.close()
             self.looks = None
-        if self.contender is not None and self.contender.engine is not None:
-            self.contender.engine.close()
+        if self.way is not None and self.way.engine is not None:
+            self.way.engine.close()
             return_free_memory()
-        self.contender = None
+        self.way = None
 
     def _capture(self, calls: Calls) -> None:
         means = self._means
@@ -220,7 +220,7 @@ class PlanCandidate(Candidate):
 
     def _open(self, found: VariantPlan) -> None:
         """Make the plan that was found ready to run, if it is not."""
-        if self.contender is not None:
+        if self.way is not None:
             return
         model_format, memory_format = self._means.format, self.variant.memory_format
         engine = Engine(found.captured, found.plan, self._means.machine)
@@ -230,7 +230,7 @@ class PlanCandidate(Candidate):
             inputs = engine.captured.bind(*arguments)
             return engine.captured.finish(engine.run(inputs), inputs)
 
-        self.contender = Contender(self.key, run, engine=engine)
+        self.way = Way(self.key, run, engine=engine)
         self._means.first_steps.forget(self.key)
 
     def _look_s(self, looks: Looks, calls: Calls) -> float:

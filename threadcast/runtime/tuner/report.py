@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from threadcast.core import Plan
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner.candidate import DEFAULT, ContenderId, Kind
+from threadcast.runtime.tuner.candidate import DEFAULT, CandidateId, Kind
 from threadcast.runtime.tuner.guard import Verdict
 
 SHOWN = 8
@@ -28,8 +28,8 @@ class Report:
     plan was refused and why, or that the engine is being compiled.
     """
 
-    contender: ContenderId | None = None
-    """What runs the steps; None until all contenders have been compared."""
+    candidate: CandidateId | None = None
+    """What runs the steps; None until all candidates have been compared."""
     reason: str = ""
     layout: MemoryFormat = MemoryFormat.AS_GIVEN
     """The memory format that `plan` is for."""
@@ -37,7 +37,7 @@ class Report:
     """Whether point-wise operators are fused in the plan's graph."""
     plan: Plan | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    """For each contender's name, the last verdict on it, against the best before it or against the default (`over`). In
+    """For each candidate's name, the last verdict on it, against the best before it or against the default (`over`). In
     order of the first comparison, plans first."""
     predicted_s: dict[str, float] = field(default_factory=dict)
     """For each variant that was tried (memory format, fused or not), the seconds of a step that its plan predicts."""
@@ -59,14 +59,14 @@ class Report:
     @property
     def state(self) -> str:
         """What runs the calls, and by which gain or for which reason, in one line; while measuring nothing of both."""
-        if self.contender is None:
+        if self.candidate is None:
             return {NOT_CALLED: NOT_CALLED, COMPILING: f"measuring, {COMPILING}"}.get(self.reason, "measuring")
-        if self.contender == DEFAULT:
+        if self.candidate == DEFAULT:
             if self.reason:
                 return _line(f"default, {self.reason}")
             lost = [(v.gain, name) for name, v in self.verdicts.items() if v.kept == v.over == str(DEFAULT)]
             return f"default; {max(lost)[1]} was {self.verdicts[max(lost)[1]].against('it')}" if lost else "default"
-        said, name = [self.runs], str(self.contender)
+        said, name = [self.runs], str(self.candidate)
         while len(said) <= len(self.verdicts) and (verdict := self.verdicts.get(name)) and verdict.kept == "plan":
             name = verdict.over
             said.append(verdict.against("PyTorch" if name == str(DEFAULT) else name))
@@ -75,14 +75,14 @@ class Report:
     @property
     def runs(self) -> str:
         """What runs the steps: "measuring", "plan", "default", "eager, channels last" or a backend's name."""
-        if self.contender is None:
+        if self.candidate is None:
             return "measuring"
-        return self.contender.kind.value if self.contender.kind is Kind.PLAN else str(self.contender)
+        return self.candidate.kind.value if self.candidate.kind is Kind.PLAN else str(self.candidate)
 
     @property
     def measuring(self) -> bool:
         """Whether it is still being measured what runs fastest."""
-        return self.contender is None
+        return self.candidate is None
 
     @classmethod
     def as_default(cls, reason: str) -> Report:

@@ -42,7 +42,7 @@ class Status(Enum):
 
 
 @dataclass(slots=True)
-class Entrant:
+class Standing:
     """A candidate in the tournament."""
 
     offered: to.Offered
@@ -150,8 +150,8 @@ class Standings:
 
     def __init__(self, baseline: to.Key, baseline_s: Sequence[float]) -> None:
         self.baseline = self.best = baseline
-        self.entrants: dict[to.Key, Entrant] = {
-            baseline: Entrant(to.Offered(baseline, 1.0, 1.0, ready=True), Status.READY, gain=1.0, open=True)
+        self.standings: dict[to.Key, Standing] = {
+            baseline: Standing(to.Offered(baseline, 1.0, 1.0, ready=True), Status.READY, gain=1.0, open=True)
         }
         self._of_baseline: deque[float] = deque(baseline_s[1:], maxlen=_MANY)
         self._baseline_calls, self._steady = len(baseline_s), False
@@ -188,7 +188,7 @@ class Standings:
         """Seconds of a call of the best candidate, of some recent ones; None where they are not known."""
         if self.best == self.baseline:
             return self.baseline_s
-        known_s = self.entrants[self.best].step_s
+        known_s = self.standings[self.best].step_s
         if len(self._of_best) < LEAST_LOOK and known_s is not None:
             return known_s
         return median(list(self._of_best)[-_RECENT:]) if self._of_best else None
@@ -201,8 +201,8 @@ class Standings:
         the smaller of both ratios counts 0.8 to 1 of what is gained, also where calls scatter by 10 %. It is 1 where
         the best seems slower: what it takes longer is no cost of learning.
         """
-        entrant, by_turns = self.entrants[self.best], self.entrants[self.best].gain
-        step_s = _quiet(self._of_best) if len(self._of_best) >= LEAST_LOOK else entrant.step_s
+        standing, by_turns = self.standings[self.best], self.standings[self.best].gain
+        step_s = _quiet(self._of_best) if len(self._of_best) >= LEAST_LOOK else standing.step_s
         alone = None if step_s is None or self.baseline_s is None else _quiet(self._of_baseline) / step_s
         known = [one for one in (alone, by_turns) if one is not None]
         return 1.0 if self.best == self.baseline else max(1.0, min(known, default=1.0))
@@ -228,13 +228,13 @@ class Standings:
             return call.seconds
         return call.seconds + (self.gain_now - 1) * min(call.seconds, best_s)
 
-    def second(self, *, under_s: float | None = None) -> Entrant | None:
+    def second(self, *, under_s: float | None = None) -> Standing | None:
         """Return the next best, but the baseline, of those that were compared; None where there is none.
 
         With `under_s`, which the best takes, the fastest of all that may be faster than that: the best has to be
         clearly faster than the baseline, and the baseline is not left for little.
         """
-        found = (one for one in self.entrants.values() if one.status is Status.LOST and one.key != self.best)
+        found = (one for one in self.standings.values() if one.status is Status.LOST and one.key != self.best)
         if under_s is None:
             found = (one for one in found if one.key != self.baseline)
         else:
@@ -243,45 +243,45 @@ class Standings:
             found = (one for one in found if (one.step_s or 0.0) < limit_s.get(one.key, under_s * margin))
         return min(found, key=lambda one: one.step_s or math.inf, default=None)
 
-    def waiting(self) -> tuple[list[Entrant], list[Entrant]]:
+    def waiting(self) -> tuple[list[Standing], list[Standing]]:
         """Return what may be worth preparing or comparing now, and what may be but is at work beside calls."""
-        found: tuple[list[Entrant], list[Entrant]] = [], []
-        for one in filter(self.is_open, self.entrants.values()):
+        found: tuple[list[Standing], list[Standing]] = [], []
+        for one in filter(self.is_open, self.standings.values()):
             found[one.stage is not None and one.stage.place is to.Place.BESIDE].append(one)
         return found
 
-    def is_open(self, entrant: Entrant) -> bool:
+    def is_open(self, standing: Standing) -> bool:
         """Return whether a candidate is still to be prepared or compared, and may be worth it."""
-        if entrant.key == self.best or entrant.status in (Status.OUT, Status.LOST):
+        if standing.key == self.best or standing.status in (Status.OUT, Status.LOST):
             return False
-        known = entrant.key == self.baseline or entrant.offered.earlier
-        return known or self.promised(entrant, most=True) >= WORTH
+        known = standing.key == self.baseline or standing.offered.earlier
+        return known or self.promised(standing, most=True) >= WORTH
 
-    def promised(self, entrant: Entrant, *, most: bool = False) -> float:
+    def promised(self, standing: Standing, *, most: bool = False) -> float:
         """Return the ratio of the best's seconds to those that a candidate should take; `most`: if all goes well."""
         best_s, baseline_s = self.best_s, self.baseline_s
-        if entrant.step_s is not None and best_s is not None:
-            return best_s / entrant.step_s * (AGAIN if most else 1.0)
+        if standing.step_s is not None and best_s is not None:
+            return best_s / standing.step_s * (AGAIN if most else 1.0)
         ahead = 1.0 if best_s is None or baseline_s is None else baseline_s / best_s
-        return (entrant.offered.most if most else entrant.offered.gain) / ahead
+        return (standing.offered.most if most else standing.offered.gain) / ahead
 
-    def cost_s(self, entrant: Entrant) -> float:
+    def cost_s(self, standing: Standing) -> float:
         """Return the seconds that the next part of preparing or comparing a candidate is expected to cost calls."""
-        if entrant.stage is not None and entrant.stage.place is not to.Place.BESIDE:
-            return entrant.stage.cost_s
-        is_new = entrant.status in (Status.OFFERED, Status.STAGED)
-        return entrant.offered.cost_s if is_new else self.comparing_s(entrant)
+        if standing.stage is not None and standing.stage.place is not to.Place.BESIDE:
+            return standing.stage.cost_s
+        is_new = standing.status in (Status.OFFERED, Status.STAGED)
+        return standing.offered.cost_s if is_new else self.comparing_s(standing)
 
-    def comparing_s(self, entrant: Entrant) -> float:
+    def comparing_s(self, standing: Standing) -> float:
         """Return the seconds that comparing a candidate is expected to cost calls, by the fewest pairs."""
         best_s = self.best_s or 0.0
-        step_s = best_s * (1 + UNKNOWN) if entrant.step_s is None else entrant.step_s
-        return entrant.first_s + 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
+        step_s = best_s * (1 + UNKNOWN) if standing.step_s is None else standing.step_s
+        return standing.first_s + 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
 
-    def value(self, entrant: Entrant) -> float:
+    def value(self, standing: Standing) -> float:
         """Return what a candidate is expected to gain for each second that it costs calls."""
-        gain = max(self.promised(entrant) - 1.0, 0.01 * (self.promised(entrant, most=True) - 1.0))
-        return gain / max(1e-3, self.cost_s(entrant))
+        gain = max(self.promised(standing) - 1.0, 0.01 * (self.promised(standing, most=True) - 1.0))
+        return gain / max(1e-3, self.cost_s(standing))
 
 
 def _quiet(seconds: Iterable[float]) -> float:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from threadcast.core.gains import PAIRS_AT_LEAST
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.tuner.standings import AGAIN, MOST_EAGER, Entrant, Standings, Status, Turns, Watch
+from threadcast.runtime.tuner.standings import AGAIN, MOST_EAGER, Standing, Standings, Status, Turns, Watch
 
 MOST_BESIDE = 3
 """Most comparisons that a candidate loses while something computes beside it, and that are made anew."""
@@ -80,16 +80,16 @@ class Tournament(Standings):
             case to.Offered():
                 return self._offered(event)
             case to.Staged():
-                entrant = self._entrant(event.key, "staged", but=(self.best, self.challenger))
-                if entrant.status is Status.LOST:  # what it took says little of what it will take
-                    entrant.step_s = None
-                entrant.status, entrant.stage = Status.STAGED, event
-                entrant.lost_s = entrant.lost_s if event.begun else 0.0
+                standing = self._standing(event.key, "staged", but=(self.best, self.challenger))
+                if standing.status is Status.LOST:  # what it took says little of what it will take
+                    standing.step_s = None
+                standing.status, standing.stage = Status.STAGED, event
+                standing.lost_s = standing.lost_s if event.begun else 0.0
             case to.Ready():
-                entrant = self._entrant(event.key, "ready")
-                entrant.status, entrant.stage, entrant.open = Status.READY, None, True
-                if entrant.step_s is None:
-                    entrant.step_s, entrant.first_s = event.step_s, event.first_s
+                standing = self._standing(event.key, "ready")
+                standing.status, standing.stage, standing.open = Status.READY, None, True
+                if standing.step_s is None:
+                    standing.step_s, standing.first_s = event.step_s, event.first_s
             case to.LeftOut():
                 return self._without(event.key, event.reason, differs=event.differs)
             case to.Resumed():
@@ -112,7 +112,7 @@ class Tournament(Standings):
     def goes_on(self) -> bool:
         """Whether a part of a preparation, or a comparison, has begun and is not over."""
         return self.comparison is not None or any(
-            one.stage is not None and one.stage.begun for one in self.entrants.values()
+            one.stage is not None and one.stage.begun for one in self.standings.values()
         )
 
     @property
@@ -127,14 +127,14 @@ class Tournament(Standings):
 
     def waits(self, key: to.Key) -> bool:
         """Return whether a candidate is still to be prepared or compared, and may be worth it."""
-        return key == self.challenger or (key in self.entrants and self.is_open(self.entrants[key]))
+        return key == self.challenger or (key in self.standings and self.is_open(self.standings[key]))
 
     def comes_first(self, key: to.Key) -> bool:
         """Return whether a candidate is at work that may be worth it, and none that promises more waits for seconds."""
-        entrant = self.entrants.get(key)
-        if entrant is None or entrant.status is not Status.STAGED or not self.is_open(entrant):
+        standing = self.standings.get(key)
+        if standing is None or standing.status is not Status.STAGED or not self.is_open(standing):
             return False
-        return all(self.value(one) <= self.value(entrant) for one in self.waiting()[0])
+        return all(self.value(one) <= self.value(standing) for one in self.waiting()[0])
 
     @property
     def outlook(self) -> to.Outlook:
@@ -167,14 +167,14 @@ class Tournament(Standings):
 
     def validate(self) -> None:
         """Raise AssertionError where what is known contradicts itself; tests call it after each event."""
-        best = self.entrants[self.best]
+        best = self.standings[self.best]
         assert best.status is not Status.OUT, f"the best, {self.best}, is out"
-        assert self.entrants[self.baseline].status is not Status.OUT
+        assert self.standings[self.baseline].status is not Status.OUT
         assert self.comparison is None or not self.settled, "compared while settled"
         if self.comparison is not None:
             assert self.best in (self.comparison.base, self.comparison.new)
-            assert self.entrants[self.comparison.other].status is not Status.OUT
-        for one in self.entrants.values():
+            assert self.standings[self.comparison.other].status is not Status.OUT
+        for one in self.standings.values():
             assert (one.stage is None) or one.status in (Status.STAGED, Status.OUT)
 
     # what comes next
@@ -183,18 +183,18 @@ class Tournament(Standings):
         self.held_back = False
         if self.comparison is not None:
             return self._next_compared(self.comparison, event)
-        entrant = self._next_entrant(event)
-        if entrant is None:
+        standing = self._next_candidate(event)
+        if standing is None:
             settle = () if event.disturbed else self._settle_if_known()
             return *settle, *self._choose(to.Run(self.best), counts=not event.disturbed)
         before: to.Instructions = (to.Unsettle(),) if self.settled else ()
         self.settled = False
-        if entrant.stage is not None and entrant.stage.place is to.Place.CALL:
-            return *before, *self._choose(to.RunStage(entrant.key, anew=not entrant.stage.begun), counts=True)
-        if entrant.open:
-            self._compare(entrant)
+        if standing.stage is not None and standing.stage.place is to.Place.CALL:
+            return *before, *self._choose(to.RunStage(standing.key, anew=not standing.stage.begun), counts=True)
+        if standing.open:
+            self._compare(standing)
             return *before, *self._next(event)
-        return *before, to.Prepare(entrant.key)
+        return *before, to.Prepare(standing.key)
 
     def _next_compared(self, comparison: Turns, event: to.Next) -> to.Instructions:
         guard, cost_s = comparison.guard, self._pair_s(comparison)
@@ -205,11 +205,11 @@ class Tournament(Standings):
             guard.break_off()
         return self._choose(to.Run(self.best), counts=False)
 
-    def _next_entrant(self, event: to.Next) -> Entrant | None:
+    def _next_candidate(self, event: to.Next) -> Standing | None:
         """What is prepared or compared next, if time may be spent on it; None: the best runs."""
         if event.disturbed or (self.best == self.baseline and not self.is_steady):
             return None
-        going = next((one for one in self.entrants.values() if one.stage is not None and one.stage.begun), None)
+        going = next((one for one in self.standings.values() if one.stage is not None and one.stage.begun), None)
         if going is not None and going.stage is not None:
             if event.left_s >= 0:
                 return going
@@ -224,15 +224,15 @@ class Tournament(Standings):
         # The caller waits: what is at work beside the calls and gains more for its time comes first.
         return None if any(self.value(one) > self.value(chosen) for one in beside) else chosen
 
-    def _at_once_s(self, entrant: Entrant) -> float:
+    def _at_once_s(self, standing: Standing) -> float:
         """Seconds that have to be there for the next part of preparing or comparing a candidate."""
-        begins_small = entrant.offered.bit_by_bit and entrant.status is Status.OFFERED
-        return 0.0 if begins_small else self.cost_s(entrant)
+        begins_small = standing.offered.bit_by_bit and standing.status is Status.OFFERED
+        return 0.0 if begins_small else self.cost_s(standing)
 
     def _pair_s(self, comparison: Turns) -> float:
         """Seconds that the next pair of a comparison is expected to cost calls."""
         cost_s = comparison.cost_s
-        return self.comparing_s(self.entrants[comparison.other]) / PAIRS_AT_LEAST if cost_s is None else cost_s
+        return self.comparing_s(self.standings[comparison.other]) / PAIRS_AT_LEAST if cost_s is None else cost_s
 
     def _choose(self, what: to.Run | to.RunStage, *, counts: bool) -> to.Instructions:
         self.chosen, self._counts = what, counts
@@ -245,20 +245,20 @@ class Tournament(Standings):
         self.settled = True
         self._say(f"{self.best} runs")
         self._watch.clear()
-        others = (one for one in self.entrants.values() if one.key != self.best and not self.is_open(one))
+        others = (one for one in self.standings.values() if one.key != self.best and not self.is_open(one))
         return *(release for one in others for release in self._released(one)), to.Settle(self.best)
 
     # comparisons
 
-    def _compare(self, entrant: Entrant) -> None:
-        self._say(f"{self.best} and {entrant.key} are compared")
-        entrant.beside = False
-        self.comparison = Turns(self.best, entrant.key, baseline=self.baseline)
+    def _compare(self, standing: Standing) -> None:
+        self._say(f"{self.best} and {standing.key} are compared")
+        standing.beside = False
+        self.comparison = Turns(self.best, standing.key, baseline=self.baseline)
 
     def _judge(self, comparison: Turns, verdict: Verdict) -> to.Instructions:
         self.comparison, self._compared = None, True
         verdict = replace(verdict, over=str(comparison.base))
-        new, base = self.entrants[comparison.new], self.entrants[comparison.base]
+        new, base = self.standings[comparison.new], self.standings[comparison.base]
         self._say(f"{new.key} {verdict.against(str(base.key))}")
         base_s, new_s = comparison.guard.step_s("default"), comparison.guard.step_s("plan")
         new.step_s, new.first_s, base.step_s = new_s or new.step_s, 0.0, base_s or base.step_s
@@ -277,16 +277,16 @@ class Tournament(Standings):
             self._back_to_baseline()
         return done
 
-    def _released(self, entrant: Entrant) -> to.Instructions:
+    def _released(self, standing: Standing) -> to.Instructions:
         """Have a candidate prepared once more before it runs again."""
-        if entrant.key == self.baseline or not entrant.open:
+        if standing.key == self.baseline or not standing.open:
             return ()
-        entrant.open = False
-        return (to.Release(entrant.key),)
+        standing.open = False
+        return (to.Release(standing.key),)
 
     def _become(self, key: to.Key) -> None:
         self.become(key)
-        if self.entrants[key].losses:  # of two that win in turn each is watched for longer
+        if self.standings[key].losses:  # of two that win in turn each is watched for longer
             self._watch.later()
         else:
             self._watch = Watch()
@@ -300,12 +300,12 @@ class Tournament(Standings):
 
     def _without(self, key: to.Key, reason: str, *, differs: bool = False) -> to.Instructions:
         """Never run a candidate again."""
-        entrant = self._entrant(key, "left out", but=(self.baseline,))
+        standing = self._standing(key, "left out", but=(self.baseline,))
         self._say(f"{key} never runs again: {reason}")
-        entrant.status, entrant.stage, entrant.open, entrant.reason = Status.OUT, None, False, reason
+        standing.status, standing.stage, standing.open, standing.reason = Status.OUT, None, False, reason
         if self.comparison is not None and key in (self.comparison.best, self.comparison.other):
             self.comparison = None
-        drop = to.Drop(key, reason, differs, entrant.offered.earlier)
+        drop = to.Drop(key, reason, differs, standing.offered.earlier)
         if key != self.best:
             return (drop,)
         unsettled: to.Instructions = (to.Unsettle(),) if self.settled else ()
@@ -322,10 +322,10 @@ class Tournament(Standings):
         self.calls += 1
         lost_s = 0.0 if best_s is None else event.call_s - best_s
         if isinstance(what, to.RunStage):
-            self.entrants[what.key].lost_s += lost_s
+            self.standings[what.key].lost_s += lost_s
             return ()
         if event.alone:  # what computed beside calls, and made some of them lose, is over
-            for one in self.entrants.values():
+            for one in self.standings.values():
                 if one.beside and one.status is Status.LOST and one.losses < MOST_BESIDE and one.key != self.baseline:
                     one.status = Status.READY
         counts = counts and event.alone
@@ -335,9 +335,9 @@ class Tournament(Standings):
         return self._look(event) if self.settled and counts and what.key == self.best else ()
 
     def _observe(self, comparison: Turns, event: to.Ran) -> to.Instructions:
-        entrant, guard = self.entrants[comparison.other], comparison.guard
+        standing, guard = self.standings[comparison.other], comparison.guard
         guard.observe(started_s=event.started_s, seconds=event.seconds)
-        entrant.beside = entrant.beside or not event.alone
+        standing.beside = standing.beside or not event.alone
         return () if guard.verdict is None else self._judge(comparison, guard.verdict)
 
     def _look(self, event: to.Ran) -> to.Instructions:
@@ -349,9 +349,9 @@ class Tournament(Standings):
         alone_s = self._watch.observe(event.seconds)
         if alone_s is None:
             return ()
-        best = self.entrants[self.best]
+        best = self.standings[self.best]
         broken = best.offered.earlier and alone_s > AGAIN * (best.step_s or math.inf)
-        other = self.entrants[self.baseline] if broken else self.second(under_s=alone_s)
+        other = self.standings[self.baseline] if broken else self.second(under_s=alone_s)
         if other is not None:
             other.status = Status.READY
             self._say(f"{best.key} is doubted: a call takes {alone_s:.3g} s alone, {other.step_s} s by {other.key}")
@@ -361,28 +361,28 @@ class Tournament(Standings):
     # events of candidates
 
     def _offered(self, event: to.Offered) -> to.Instructions:
-        found = self.entrants.get(event.key)
+        found = self.standings.get(event.key)
         if found is not None and found.status is not Status.OUT:
             raise self._illegal(f"{event.key} is offered twice")
         status = Status.READY if event.ready else Status.OFFERED
-        self.entrants[event.key] = Entrant(event, status, open=event.ready)
+        self.standings[event.key] = Standing(event, status, open=event.ready)
         return ()
 
     def _resumed(self, event: to.Resumed) -> to.Instructions:
-        if self._compared or self.comparison is not None or event.key in self.entrants:
+        if self._compared or self.comparison is not None or event.key in self.standings:
             raise self._illegal(f"{event.key} is resumed too late")
-        gain, baseline = event.eager_s and event.eager_s / max(1e-9, event.step_s), self.entrants[self.baseline]
+        gain, baseline = event.eager_s and event.eager_s / max(1e-9, event.step_s), self.standings[self.baseline]
         baseline.status, baseline.step_s = Status.LOST, event.eager_s
         offered = to.Offered(event.key, ready=True, earlier=True)
-        self.entrants[event.key] = Entrant(offered, Status.READY, step_s=event.step_s, gain=gain, open=True)
+        self.standings[event.key] = Standing(offered, Status.READY, step_s=event.step_s, gain=gain, open=True)
         self._say(f"{event.key} was found by an earlier process; a call took {event.step_s:.3g} s")
         self._become(event.key)
         self._watch.wait = MOST_EAGER  # the first calls of a process are slow ones
         self.settled = self._compared = True
         return (to.Settle(event.key),)
 
-    def _entrant(self, key: to.Key, event: str, *, but: Sequence[to.Key] = ()) -> Entrant:
-        found = self.entrants.get(key)
+    def _standing(self, key: to.Key, event: str, *, but: Sequence[to.Key] = ()) -> Standing:
+        found = self.standings.get(key)
         if found is None or found.status is Status.OUT or key in but:
             raise self._illegal(f"{key} is {event}, and {'cannot be' if found else 'was not offered'}")
         return found

@@ -20,7 +20,7 @@ from threadcast.runtime.check.shadow import Ran
 from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import events as to
-from threadcast.runtime.tuner.candidate import DEFAULT, Contender, ContenderId, Kind, Run, VariantPlan, plan_of
+from threadcast.runtime.tuner.candidate import DEFAULT, CandidateId, Kind, Run, VariantPlan, Way, plan_of
 from threadcast.runtime.tuner.candidates import BACKENDS, Candidates
 from threadcast.runtime.tuner.first_steps import Runner, TimedRun, is_ordered
 from threadcast.runtime.tuner.looks import Look
@@ -46,7 +46,7 @@ _logger = logging.getLogger("threadcast")
 
 
 class Tuning(Candidates):
-    """A callable that runs one kind of call; each call does the caller's whole step, whichever contender runs it.
+    """A callable that runs one kind of call; each call does the caller's whole step, whichever way runs it.
 
     For its arguments see `Candidates`. CaptureError where the call cannot be captured. Use it from one thread at a
     time; only `resize` is for any thread.
@@ -65,7 +65,7 @@ class Tuning(Candidates):
     """Whether the next call leaves a core to a search for backends."""
     _ended_s, _in_a_row = 0.0, 0
     """When the last call ended, and calls since one after which the caller did something else."""
-    _kept: Contender | None = None
+    _kept: Way | None = None
     _passes = _passed = 0
     """What was kept, the next calls that it runs without being timed, and those since the last one that was."""
 
@@ -107,7 +107,7 @@ class Tuning(Candidates):
         """Take note when the call that comes now began: looking at it, and capturing it, belong to it."""
         self._began_s = began_s
 
-    def _pass(self, kept: Contender, arguments: tuple[Any, ...]) -> Any:
+    def _pass(self, kept: Way, arguments: tuple[Any, ...]) -> Any:
         """Run a call by what was kept, in which nothing is found out."""
         if kept.id.kind is not Kind.PLAN:
             return kept.run(*arguments)
@@ -115,7 +115,7 @@ class Tuning(Candidates):
         with Failure(self._before.suffices) as failure:
             return self._noted(kept.run, *arguments)
         self._before.set_back()
-        result, self._passes = self._contender(DEFAULT).run(*arguments), 0
+        result, self._passes = self._way(DEFAULT).run(*arguments), 0
         self.raised = str(failure)
         self._after_raising(self.raised)
         return result
@@ -129,7 +129,7 @@ class Tuning(Candidates):
         with Failure(self._before.suffices):
             return timed(*arguments), None
         self._before.set_back()
-        return self._contender(DEFAULT).run(*arguments), None
+        return self._way(DEFAULT).run(*arguments), None
 
     def _after_raising(self, raised: str) -> None:
         """Take note of a step that has raised where eager PyTorch has not; if many do, PyTorch runs all later ones.
@@ -158,8 +158,8 @@ class Tuning(Candidates):
     @property
     def plan(self) -> VariantPlan | None:
         """The plan that was found to be the fastest; None where something else was, or nothing is known yet."""
-        contender = self.report.contender
-        return None if contender is None else self._plan_of(contender)
+        found = self.report.candidate
+        return None if found is None else self._plan_of(found)
 
     @property
     def size_bytes(self) -> int:
@@ -169,7 +169,7 @@ class Tuning(Candidates):
 
     @property
     def settled(self) -> bool:
-        """Whether the fastest contender runs, and no other is being tried."""
+        """Whether the fastest way runs, and no other is being tried."""
         return self._over or self.tournament.settled
 
     def leaves_alone(self, looking_s: float) -> bool:
@@ -248,8 +248,8 @@ class Tuning(Candidates):
             looks = candidate.looks if isinstance(candidate, PlanCandidate) else None
             engine = None if looks is None or self._first_steps.runs_aside(runner) else looks.engine
         else:
-            contender = None if candidate is None else candidate.contender
-            engine = None if contender is None else contender.engine
+            way = None if candidate is None else candidate.way
+            engine = None if way is None else way.engine
         if engine is None:
             return None
         return Ran(engine.captured, engine.plan, partial(Engine, plan=engine.plan, machine=self._machine))
@@ -267,9 +267,9 @@ class Tuning(Candidates):
         return self._in_order if is_ordered(self._last) else None
 
     @property
-    def kept(self) -> Contender | None:
+    def kept(self) -> Way | None:
         """What runs all calls until something changes; None while anything is being learned."""
-        return None if self.learning or not self.settled else self._contender(self._best)
+        return None if self.learning or not self.settled else self._way(self._best)
 
     @property
     def runs_in(self) -> MemoryFormat | None:
@@ -309,7 +309,7 @@ class Tuning(Candidates):
             if self.report.reason in ("", COMPILING):
                 self.report.reason = COMPILING if self._graphs.awaits_engine else ""
             self._let_backends_work(began_s)
-            assert isinstance(what.key, ContenderId)
+            assert isinstance(what.key, CandidateId)
             if isinstance(what, to.Run):
                 return what, what.key
             candidate = self._candidates[what.key]
@@ -345,7 +345,7 @@ class Tuning(Candidates):
             assert isinstance(candidate, PlanCandidate)
             assert candidate.looks is not None
             return partial(self._noted, candidate.looks.run)
-        run = self._contender(runner).run
+        run = self._way(runner).run
         if runner.kind is Kind.PLAN:
             run = partial(self._noted, run)
         elif runner.kind is not Kind.BACKEND and (self._spares or self._planner.works):
