@@ -66,7 +66,7 @@ MOST = {
     "runtime/operators": (1_675, 15),
     "runtime/check": (1_193, 15),
     "runtime/plans": (2_100, 15),
-    "runtime/tuner": (4_265, 18),
+    "runtime/tuner": (4_260, 18),
     "runtime/backends": (3_540, 22),
     "runtime/watching": (650, 15),
     "runtime/bundles": (510, 15),
