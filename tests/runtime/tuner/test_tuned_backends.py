@@ -257,7 +257,7 @@ def test_calls_leave_a_core_to_a_search_that_works_beside_them(
             run_until(tuned, lambda: tuned._backends.works and tuned.tournament.settled)
             search, fewer = tuned._backends._search, max(1, len(machine) - 1)
             assert isinstance(search, Found)
-            run_until(tuned, lambda: not search.rests)
+            run_until(tuned, lambda: tuned._spares)
             assert (tuned.report.runs, cores_of_a_call()) == ("plan" if default_s else "default", fewer)
             search.has_turn = False  # another process's search is at work
             assert cores_of_a_call() == len(machine)
