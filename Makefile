@@ -32,7 +32,7 @@ $(READY): pyproject.toml
 	@$(BIN)/threadcast compile || echo "No plans are made until a C++ compiler is there."
 	@touch $@
 
-demo: $(READY) ## Start: all stages once, with real measurements
+demo: $(READY) ## Start: all stages once, with real measurements: build/demo/report.html
 	@$(BIN)/threadcast demo --output build/demo
 
 clean: ## Start: remove .venv and all that was built

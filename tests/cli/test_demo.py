@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,9 @@ def test_demo_measures_learns_serves_plans_and_runs(done: Demo) -> None:
     assert summary["predictions_over_http"] == summary["ops_measured"] > 50
     assert ModelRegistry(done.folder / "models").manifest("champion").version == summary["model_served"]
     assert summary["verdict"].startswith("Planned steps take ")
+    report = (done.folder / "report.html").read_text()
+    assert report.split("<p>")[1].startswith(f"<strong>{escape(summary['verdict'])}</strong>")
+    assert report.count("<svg") >= 2 * len(summary["networks"])
     assert summary["load"] in summary["verdict"]
     assert 0 < summary["lower_bound_s"] <= summary["predicted_step_s"]
     for network in summary["networks"].values():

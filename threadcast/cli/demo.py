@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from threadcast.cli.demo_report import STEP_COLUMNS, RunReport, summary, verdict
+from threadcast.cli.demo_report import STEP_COLUMNS, RunReport, page, summary, verdict
 from threadcast.cli.demo_service import service
 from threadcast.cli.followed_model import CHAMPION, LEARNING_KIND
 from threadcast.cli.options import common
@@ -55,14 +55,14 @@ class _Network:
 @click.command()
 @click.option(
     "--output", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("build/demo"),
-    show_default=True, help="Folder for summary.json, measurements and models.",
+    show_default=True, help="Folder for report.html, summary.json, measurements and models.",
 )  # fmt: skip
 @click.option(
     "--steps", type=click.IntRange(3, 1000), default=30, show_default=True, help="Most steps timed of each kind."
 )
 @common
 def command(output: Output, settings: Settings, folder: Path, steps: int) -> None:
-    """Measure, learn, serve, plan and run small networks, and report the gains.
+    """Measure, learn, serve, plan and run small networks, and write a report of the gains.
 
     Earlier measurements and models in the folder are replaced. Where others use the cores, up to 30 s are waited for a
     quiet moment; then what they disturb is measured again, and else called disturbed.
@@ -94,8 +94,8 @@ def command(output: Output, settings: Settings, folder: Path, steps: int) -> Non
     document = summary(machine, observed, version, runs) | load | measuring
     document = {"verdict": verdict(runs, machine, load["load"]), **document}
     write_json(folder / "summary.json", document)
-    shows = f"threadcast serve --store {store_path} --models {models}"
-    said = f"{document['predictions_over_http']} curves came over HTTP from {version}. `{shows}` shows timelines"
+    (folder / "report.html").write_text(page(machine, runs, document), encoding="utf-8")
+    said = f"{document['predictions_over_http']} curves came over HTTP from {version}. Report: {folder / 'report.html'}"
     steps_table = table(STEP_COLUMNS, [run.row() for run in runs], unneeded=(("ops", "lower bound"),))
     output.result(
         document, document["verdict"], "", steps_table, *filter(None, [run.why_default for run in runs]),

@@ -1,14 +1,17 @@
-"""The demo's results: its verdict and summary.json."""
+"""The demo's results: its verdict, summary.json, and its page with step times and timelines."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from threadcast.core import Machine, OpGraph, Plan, Trace
 from threadcast.core.figures import duration
+from threadcast.drawing.html_page import html_page, html_table
+from threadcast.drawing.timeline_svg import kinds_of, painted, timeline
 
 if TYPE_CHECKING:
     from threadcast.runtime.tuner.guard import Verdict
@@ -105,3 +108,28 @@ def summary(
         "measured_share": measured / len(keys), "model_served": version,
         "predictions_over_http": len(keys), **summed, "networks": each,
     }  # fmt: skip
+
+
+def page(machine: Machine, runs: Sequence[RunReport], document: Mapping[str, Any]) -> str:
+    """The results as one HTML file without links to other files; `document` is the result of `summary`."""
+    body = [
+        "<h1>threadcast: what the demo measured</h1>",
+        f"<p><strong>{escape(document['verdict'])}</strong></p>",
+        f"<p class=note>{escape(machine.name)}, {len(machine)} cores. Times are medians of interleaved steps. "
+        f"{escape(document['measuring'])}.</p>",
+        html_table(STEP_COLUMNS, [run.row() for run in runs]),
+        "<p class=note>Default: eager PyTorch with all threads. Lower bound: no schedule of these ops, each alone "
+        f"as fast as it was measured, is shorter. {escape(' '.join(run.why_default for run in runs))}</p>",
+    ]
+    for run in runs:
+        kinds = kinds_of(run.graph)
+        paints, legend = painted(run.plan, kinds)
+        span_s = max(run.plan.makespan_s, run.trace.makespan_s)
+        body += [
+            f"<h2>{escape(run.name)}</h2>", legend,
+            f"<h3>Predicted: {duration(run.plan.makespan_s)} by {escape(run.plan.policy)}</h3>",
+            timeline(run.plan, kinds, span_s=span_s, paints=paints),
+            f"<h3>One traced step: {duration(run.trace.makespan_s)}</h3>",
+            timeline(run.trace, kinds, span_s=span_s, paints=paints),
+        ]  # fmt: skip
+    return html_page("threadcast demo", body)
