@@ -61,7 +61,7 @@ MOST = {
     "cli": (4_985, 39),
     "fleet": (705, 15),
     "capture/guards": (1_850, 15),
-    "capture/graph": (3_355, 15),
+    "capture/graph": (3_335, 15),
     "runtime/engine": (615, 15),
     "runtime/operators": (1_675, 15),
     "runtime/check": (1_193, 15),

@@ -18,7 +18,10 @@ from torch.utils import _pytree as pytree
 from threadcast.capture.graph.fake_results import _AT_ONCE, told_at_once
 
 aten = torch.ops.aten
-SHAPES = ((2, 3, 4, 5), (1, 3, 4, 4), (2, 1, 4, 4), (2, 3, 1, 1), (4, 3), (2, 3, 5), (2, 3, 4, 4, 2), (0, 3, 4, 4))
+SHAPES = (
+    (2, 3, 4, 5), (1, 3, 4, 4), (2, 1, 4, 4), (2, 3, 1, 1), (1, 1, 1, 2), (4, 3), (2, 3, 5), (2, 1, 5), (2, 3, 4, 4, 2),
+    (1, 1, 1, 2, 1), (0, 3, 4, 4),
+)  # fmt: skip
 ARGUMENTS: dict[OpOverload, list[Any]] = {
     aten.add.Tensor: [1.5], aten.sub.Tensor: [2], aten.mul.Tensor: [0.5], aten.div.Tensor: [2],
     aten.pow.Tensor_Scalar: [2], aten.threshold_backward.default: ["again", 0], aten.sum.dim_IntList: [[1]],
@@ -31,8 +34,8 @@ ARGUMENTS: dict[OpOverload, list[Any]] = {
 
 def laid_out(shape: tuple[int, ...]) -> Iterator[Tensor]:
     yield torch.ones(shape)
-    if len(shape) == 4:
-        yield torch.ones(shape).contiguous(memory_format=torch.channels_last)
+    if len(shape) > 2:  # channels last, also where sides of 1 hide it
+        yield torch.ones(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
     yield torch.ones(shape[::-1]).permute(*range(len(shape))[::-1])
     yield torch.ones(shape[0], 2 * shape[1], *shape[2:])[:, ::2]
     yield torch.ones(shape[0], shape[1], *[1] * (len(shape) - 2)).expand(shape)
@@ -85,16 +88,21 @@ def test_results_are_told_as_they_are(operator: OpOverload) -> None:
         assert check(operator, arguments)
 
 
-def test_normalisations_are_told_as_they_are() -> None:
+@pytest.mark.parametrize(
+    ("image_type", "weight_type"),
+    [(one, one) for one in (torch.float32, torch.float64, torch.bfloat16)] + [(torch.bfloat16, torch.float32)],
+    ids=str,
+)
+def test_normalisations_are_told_as_they_are(image_type: torch.dtype, weight_type: torch.dtype) -> None:
     """PyTorch's own formula has a gradient lie as the result's gradient does, not as the kernel lays it out."""
     told = 0
     for shape in SHAPES:
-        weight = torch.ones(shape[1])
-        for image in laid_out(shape):
+        weight = torch.ones(shape[1], dtype=weight_type)
+        for image in (one.to(image_type) for one in laid_out(shape)):
             for trains in (True, False):
                 forward = [image, weight, weight, weight.clone(), weight.clone(), trains, 0.1, 1e-5]
                 told += check(aten.native_batch_norm.default, forward, exactly=True)
-                for gradient in laid_out(shape):
+                for gradient in (one.to(image_type) for one in laid_out(shape)):
                     for mask in ([True, True, True], [True, False, False]):
                         backward = [gradient, image, weight, *[weight.clone() for _ in range(4)], trains, 1e-5, mask]
                         told += check(aten.native_batch_norm_backward.default, backward, exactly=True)

@@ -23,7 +23,7 @@ from threadcast.core.errors import CaptureError
 
 def of_the_process() -> list[object]:
     log = logging.getLogger("torch._subclasses.fake_tensor")
-    methods = [Tensor.numpy, Tensor.tolist, torch.manual_seed, torch.random.set_rng_state]
+    methods = [Tensor.numpy, Tensor.tolist, torch.default_generator, torch.random.default_generator]
     return [list(warnings.filters), log.disabled, *methods]
 
 
@@ -79,15 +79,11 @@ def test_two_captures_at_once_leave_the_process_and_what_both_reach_as_they_were
     assert other.failure == one.failure
 
 
-def sine(x: Tensor) -> Tensor:
-    return x.sin()
-
-
 @contextmanager
 def capturing() -> Iterator[None]:
     """Within the context another thread captures."""
     begun, over = threading.Event(), threading.Event()
-    thread = Capturing(sine, lambda: (begun.set(), over.wait(60)))
+    thread = Capturing(torch.sin, lambda: (begun.set(), over.wait(60)))
     thread.start()
     begun.wait(60)
     try:
@@ -101,8 +97,8 @@ def capturing() -> Iterator[None]:
 def test_a_capture_that_gets_no_turn_says_so_and_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_capture, "WAIT_S", 0.01)
     with capturing(), pytest.raises(NoTurn, match="other threads were capturing"):
-        capture_forward(sine, torch.ones(3))
-    assert capture_forward(sine, torch.ones(3)).run(torch.zeros(3)).tolist() == [0] * 3
+        capture_forward(torch.sin, torch.ones(3))
+    assert capture_forward(torch.sin, torch.ones(3)).run(torch.zeros(3)).tolist() == [0] * 3
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

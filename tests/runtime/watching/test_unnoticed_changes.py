@@ -259,8 +259,8 @@ def with_one_thread(x: Tensor) -> Tensor:
     ("read", "said"),
     [
         (lambda x: x * EVALUATE("FACTOR"), "eval, which runs a text as code"),
-        (lambda x: x * clock(), "which gives something else each time"),
-        (lambda x, draw=os.urandom: x * draw(1)[0], "which gives something else each time"),
+        (lambda x: x * clock(), "perf_counter, which reads a clock"),
+        (lambda x, draw=os.urandom: x * draw(1)[0], "urandom, which draws random numbers"),
         (lambda x: x * datetime.datetime.now().second, "which gives something else each time"),
         (lambda x: x * date.today().day, "which gives something else each time"),
         (lambda x: x * torch.get_num_threads(), "threads, which plans change"),

@@ -29,7 +29,6 @@ from threadcast.capture.graph.values import find_refs
 from threadcast.capture.guards.libraries import own_classes
 from threadcast.capture.guards.module_values import ModuleValues
 from threadcast.capture.guards.one_capture import one_capture
-from threadcast.capture.guards.random_state import told_apart
 from threadcast.capture.guards.unsupported import check_function, check_supported
 from threadcast.core.errors import CaptureError
 from threadcast.core.op import Op
@@ -37,13 +36,12 @@ from threadcast.core.tensor import TensorSpec
 from threadcast.threads.memory import return_freed_memory
 
 
-@told_apart
 @one_capture()
-def capture_forward(function: Callable[..., Any], *inputs: Any, repeated: bool = False) -> Captured:
+def capture_forward(function: Callable[..., Any], *inputs: Any) -> Captured:
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
 
-    With `repeated` an input that comes twice, or is one of the module's own tensors, is so in every
-    call: to the function it is one tensor, two others without. CaptureError says why a callable cannot be captured.
+    An input that comes twice, or is one of the module's own tensors, is so in every call: to the function it is one
+    tensor. CaptureError says why a callable cannot be captured.
     """
     check_function(function)
     module = ModuleValues(function)
@@ -60,12 +58,11 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, repeated: bool =
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     recorder = Recorder()
     with module.left_alone(function, *own_classes(inputs)) as recorder.caches:
-        captured = _capture(call, groups, inputs, recorder, settings=None, repeated=repeated)
+        captured = _capture(call, groups, inputs, recorder, settings=None)
     check_constants(captured, module.reached)
     return captured
 
 
-@told_apart
 @one_capture()
 def capture_graph(
     graph: Callable[..., Any],
@@ -123,7 +120,6 @@ def capture_training(
     return capture_step(model, objective, optimizer, data, functions=(loss,), gradients=gradients)
 
 
-@told_apart
 @one_capture()
 def capture_step(
     model: nn.Module,
@@ -133,7 +129,6 @@ def capture_step(
     *,
     functions: Sequence[Callable[..., Any]] = (),
     gradients: bool = False,
-    repeated: bool = False,
     most_norm: float | None = None,
 ) -> Captured:
     """Capture one step: `objective(model, *data)`, the gradients of its second result, and the optimizer's update.
@@ -142,7 +137,7 @@ def capture_step(
     gradient and are not the optimizer's: of all with `NoUpdate`. `functions` are those that `objective` calls.
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
     With `most_norm` gradients are clipped before the update, as `torch.nn.utils.clip_grad_norm_` does it for all of the
-    model's. `repeated` is as that of `capture_forward`. CaptureError says why a step cannot be captured;
+    model's. What comes twice is one tensor, as for `capture_forward`. CaptureError says why a step cannot be captured;
     OptimizerRefused, which is one, that it is for the optimizer.
     """
     check_supported(model)
@@ -151,7 +146,7 @@ def capture_step(
     recorder = Recorder()
     step = TrainingStep(model, objective, optimizer, recorder, gradients=gradients, most_norm=most_norm)
     with step.module.left_alone(model, *functions, *own_classes(data)) as recorder.caches:
-        captured = _capture(step, step.groups, data, recorder, settings=step.settings, repeated=repeated)
+        captured = _capture(step, step.groups, data, recorder, settings=step.settings)
         captured = replace(captured, others=step.others)
     check_constants(captured, step.module.reached, step.changing)
     step.keep_states()
@@ -165,11 +160,10 @@ def _capture(
     recorder: Recorder,
     *,
     settings: SettingInputs | None,
-    repeated: bool = False,
 ) -> Captured:
     first = sum(map(len, groups.values()))
     given_groups = [list(group.values()) for group in groups.values()]
-    recording = recorder.record(function, [*given_groups, arguments], own=first, repeated=repeated)
+    recording = recorder.record(function, [*given_groups, arguments], own=first)
     inputs = [Input(role, name) for role, group in groups.items() for name in group]  # type: ignore[arg-type]
     held: dict[int, Any] = dict(enumerate(tensor for group in groups.values() for tensor in group.values()))
     leaves, paths = pytree.tree_leaves(arguments), []

@@ -8,18 +8,14 @@ Sizes depend on values (`x[mask]`, `nonzero`), once the values are counted. `_gr
 multiply the tokens of each expert with its weights, has a GPU's rule, which refuses all types but bfloat16; on a CPU it
 multiplies group by group in any type (source: ATen/native/GroupedMMUtils.h). `one_hot` becomes other operators, which
 give a row of zeros for a class that is negative or too large, where eager PyTorch raises: a graph calls it itself.
-`quantile` looks at the quantiles of real tensors alone (`checked_quantiles`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import wraps
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -67,26 +63,42 @@ def told_at_once(mode: FakeTensorMode, func: OpOverload, args: tuple[Any, ...], 
 
 def _normalised(args: tuple[Any, ...]) -> Any:
     """The result, and each channel's mean and deviation, of a batch normalisation, which has these where it trains."""
-    image, _, _, _, _, trains, *_ = args
+    image, weight, _, mean, _, trains, *_ = args
     if (made := _laid_out(image)) is None:
         return None
-    return made, *(image.new_empty(image.shape[1] if trains else 0) for _ in range(2))
+    return made, *(_of_channels(image, weight, mean, trains) for _ in range(2))
 
 
 def _normalised_backward(args: tuple[Any, ...]) -> Any:
-    """Its gradients, of which that of the image lies as the result does, however the result's gradient lies."""
-    _, image, *_, mask = args
-    if (made := _laid_out(image)) is None:
+    """Its gradients, of which that of the image lies as the image does, however the result's gradient lies."""
+    gradient, image, weight, mean, *_, mask = args
+    if (made := _laid_out(image, gradient)) is None:
         return None
-    gradients = made, *(image.new_empty(image.shape[1]) for _ in range(2))
+    gradients = made, *(_of_channels(image, weight, mean) for _ in range(2))
     return tuple(one if wanted else None for one, wanted in zip(gradients, mask, strict=True))
 
 
-def _laid_out(image: Tensor) -> Tensor | None:
-    """A tensor like what a normalisation of `image` returns; None for types that its sums have not."""
-    if image.dtype not in (torch.float32, torch.float64) or not image.numel():
+def _of_channels(image: Tensor, weight: Tensor | None, mean: Tensor | None, trains: bool = True) -> Tensor:
+    """Numbers of the channels, of the type of the parameters where there are any."""
+    like = next(one for one in (weight, mean, image) if one is not None)
+    return like.new_empty(image.shape[1] if trains else 0)
+
+
+def _laid_out(image: Tensor, gradient: Tensor | None = None) -> Tensor | None:
+    """A tensor like what a normalisation of `image` returns; None for an empty image.
+
+    Images of one channel that are last in memory are also contiguous: then what is returned is contiguous, but for a
+    gradient that lies otherwise.
+    """
+    if not image.numel():
         return None
-    return torch.empty_like(image, memory_format=suggest_memory_format(image))
+    memory_format = suggest_memory_format(image)
+    alike = gradient is None or (
+        suggest_memory_format(gradient) is memory_format
+        and (gradient.is_contiguous() or gradient.is_contiguous(memory_format=memory_format))
+    )
+    contiguous = image.is_contiguous() and alike
+    return torch.empty_like(image, memory_format=torch.contiguous_format if contiguous else memory_format)
 
 
 _CTC = (aten._ctc_loss.default, aten._ctc_loss.Tensor)
@@ -165,28 +177,6 @@ def grouped_product(
     row = -(-shape[-1] // numbers) * numbers
     strides = [shape[1] * row, row, 1] if len(shape) == 3 else [row, 1]
     return a.new_empty_strided(shape, strides, dtype=dtype)
-
-
-@contextmanager
-def checked_quantiles() -> Iterator[None]:
-    """Within the context `quantile` and `nanquantile` look at quantiles in fake tensors too, as they do in real ones:
-    whether all are from 0 to 1 is a number that is read."""
-
-    def checked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @wraps(function)
-        def called(*arguments: Any, **named: Any) -> Tensor:
-            q = arguments[1] if len(arguments) > 1 else named.get("q")
-            if isinstance(q, FakeTensor) and not q.ge(0).logical_and_(q.le(1)).all():
-                raise RuntimeError("quantile() q values must be in the range [0, 1]")
-            return function(*arguments, **named)
-
-        return called
-
-    with ExitStack() as end:
-        for owner in (torch, Tensor):
-            for name in ("quantile", "nanquantile"):
-                end.enter_context(patch.object(owner, name, checked(getattr(owner, name))))
-        yield
 
 
 _STEPS: tuple[OpOverload, ...] = (

@@ -28,7 +28,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_
 from threadcast.capture.graph.dependencies import DECLARING
 from threadcast.capture.graph.fake_results import (
     OneHots,
-    checked_quantiles,
     counted_result,
     ctc_result,
     grouped_product,
@@ -135,14 +134,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The numbers that were read out of inputs, which the recording has built in; None where there are none."""
         return None if self._reads is None else self._reads.found()
 
-    def record(
-        self, function: Callable[..., Any], arguments: Sequence[Any], *, own: int = 0, repeated: bool = False
-    ) -> Recording:
+    def record(self, function: Callable[..., Any], arguments: Sequence[Any], *, own: int = 0) -> Recording:
         """Call `function(*arguments)` and return the operator calls made; each leaf of the arguments has a slot.
 
-        The first `own` leaves are the graph's own, the others those of a call. With `repeated` one of the others that
-        comes twice, or is one of the own, is one tensor for the callable, which may ask whether it is. `reads` are the
-        numbers that were read.
+        The first `own` leaves are the graph's own, the others those of a call. One of the others that comes twice, or
+        is one of the own, is one tensor for the callable, unless offsets are fixed. `reads` are the numbers that were
+        read.
 
         CaptureError says why a callable cannot be recorded, also where the callable itself raised something else.
         """
@@ -156,10 +153,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 torch.set_autocast_cache_enabled(False)
                 leaves, structure = pytree.tree_flatten(tuple(arguments))
                 self._reads = ReadRecorder(self.recording, leaves, first=own, of_inputs=not self._fixed_offsets)
-                given = self._stand_ins(leaves, own if repeated else len(leaves))
+                given = self._stand_ins(leaves, len(leaves) if self._fixed_offsets else own)
                 check_random_state = end.enter_context(random_state_watched())
                 refused = end.enter_context(refused_reads())
-                end.enter_context(checked_quantiles())
                 if not self._fixed_offsets:  # as those that `torch.compile` itself has captured have
                     end.enter_context(_nothing_compiled())
                 rebuilt = pytree.tree_unflatten(given, structure)

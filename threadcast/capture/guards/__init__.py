@@ -18,10 +18,11 @@ not do at all. So a call is recorded under three rules:
    anew; watching too little gives a wrong number: in doubt, watch or refuse.
 3. **Leave no trace, and refuse calls that leave one.** A call is recorded with fake tensors that must not stay
    anywhere. All that it could set is put back (`module_values`, `python_state.restore`), function caches that it would
-   fill are kept from it (`function_caches`), what it says is not shown (`printing`), generators draw the same numbers
-   again (`random_state`), numbers taken out of tensors past the operators, and containers among the arguments, raise
-   (`past_operators`). A call that did any of this runs in PyTorch now. Some do it only once, to fill a cache; so the
-   next call is tried again, and after some attempts no more.
+   fill are kept from it (`function_caches`), what it says is not shown, and draws, seeds, files and clocks raise
+   (`printing`, `random_state`), as do numbers taken out of tensors past the operators, and containers among the
+   arguments (`past_operators`). What stands for a function does so for the thread that captures (`one_capture`). A call
+   that did any of this runs in PyTorch now. Some do it only once, to fill a cache; so the next call is tried again, and
+   after some attempts no more.
 
 `unsupported` says which modules, tensors and operators are never recorded, `one_capture` has threads take turns. What
 is decided by numbers *in tensors* (`item`, masks) is no matter of Python: `graph.numbers` finds these out before each

@@ -1,15 +1,18 @@
 """Captures of several threads take turns: each changes what belongs to the whole process, and puts back what it found.
 
 Such are the filters of warnings, methods of tensors, and Python values that both can reach. Two that
-overlapped would put back what the other one had set.
+overlapped would put back what the other one had set. What stands for a function does so for the thread that captures.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
 
 from threadcast.core.errors import CaptureError
 
@@ -49,3 +52,31 @@ def _renew() -> None:
 
 
 os.register_at_fork(after_in_child=_renew)
+
+
+StandIn = tuple[Any, str, Callable[..., Any]]
+"""A module or class, the name of a function of it, and what is called in its place, with it as first argument."""
+
+
+@contextmanager
+def replaced(*stand_ins: StandIn) -> Iterator[None]:
+    """Within the context this thread calls the stand-ins, and other threads what they stand for.
+
+    Afterwards who has kept one of them, as modules do that are imported meanwhile, calls what it stands for too.
+    """
+    here = {threading.get_ident()}
+
+    def divided(function: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def called(*arguments: Any, **named: Any) -> Any:
+            if threading.get_ident() in here:
+                return stand_in(function, *arguments, **named)
+            return function(*arguments, **named)
+
+        return called
+
+    with ExitStack() as end:
+        end.callback(here.clear)
+        for owner, name, stand_in in stand_ins:
+            end.enter_context(patch.object(owner, name, divided(getattr(owner, name), stand_in)))
+        yield

@@ -7,17 +7,15 @@ than by writing to the tensors' numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import wraps
+from contextlib import contextmanager
 from operator import is_
-from threading import get_ident
 from typing import Any
-from unittest.mock import patch
 
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from threadcast.capture.guards.one_capture import replaced
 from threadcast.core.errors import CaptureError
 
 _READS = ("tolist", "numpy", "__array__", "__dlpack__")
@@ -31,15 +29,10 @@ def refused_reads() -> Iterator[list[str]]:
     A graph would have them built in. Operators that return numbers, as `item` does, refuse fake tensors by themselves.
     Yields the names of methods that were refused, also by fake tensors: the code may catch what is raised.
     """
-    refused, here = list[str](), {get_ident()}  # empty afterwards: what is imported meanwhile may keep a method
+    refused = list[str]()
 
     def refusing(name: str) -> Callable[..., Any]:
-        method = getattr(Tensor, name)
-
-        @wraps(method)
-        def called(tensor: Tensor, *arguments: Any, **named: Any) -> Any:
-            if get_ident() not in here:
-                return method(tensor, *arguments, **named)
+        def read(method: Callable[..., Any], tensor: Tensor, *arguments: Any, **named: Any) -> Any:
             try:
                 if isinstance(tensor, FakeTensor):
                     return method(tensor, *arguments, **named)
@@ -48,12 +41,9 @@ def refused_reads() -> Iterator[list[str]]:
                 refused.append(name)
                 raise
 
-        return called
+        return read
 
-    with ExitStack() as end:
-        for name in _READS:
-            end.enter_context(patch.object(Tensor, name, refusing(name)))
-        end.callback(here.clear)
+    with replaced(*((Tensor, name, refusing(name)) for name in _READS)):
         yield refused
 
 

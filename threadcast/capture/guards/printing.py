@@ -1,7 +1,7 @@
-"""What a call prints, logs, warns of, or reads of files and clocks while it is recorded: the call is refused.
+"""What a call prints, logs, warns of, draws, or reads of files and clocks while it is recorded: the call is refused.
 
-A graph would print nothing, and have built in what was read. Streams and clocks that code holds itself are not noticed
-here, as by `from time import time`; code that can reach one is refused (`reachable`).
+A graph would print nothing, and have built in what was read or drawn. Streams, clocks and generators that code holds
+itself are not noticed here, as by `from time import time`; code that can reach one is refused (`reachable`).
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ import builtins
 import io
 import logging
 import os
+import random
 import re
 import sys
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from threading import get_ident
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
+import torch
 
 from threadcast.capture.guards.libraries import is_library
+from threadcast.capture.guards.one_capture import replaced
 from threadcast.core.errors import CaptureError
 
 
@@ -35,92 +36,67 @@ class Said(CaptureError):
         super().__init__(f"cannot capture: it {does} in each call, which a graph would not do")
 
 
-_STREAMS = ("stdout", "stderr")
 _CLOCKS = [f"{clock}{unit}" for clock in ("time", "monotonic", "perf_counter", "process_time") for unit in ("", "_ns")]
+GENERATORS = (random, random._inst), (np.random, np.random.mtrand._rand)  # type: ignore[attr-defined]
+"""Modules with a generator that all of a process uses, and the generator."""
+_SEEDS = ("seed", "manual_seed", "setstate", "set_state")
+_DRAWS = dict.fromkeys((
+    (os, "urandom"), (uuid, "uuid4"), (torch, "manual_seed"), (torch, "seed"), (torch.random, "manual_seed"),
+    (torch.random, "seed"), *((np.random, name) for name in ("default_rng", "ranf", "sample", "seed")),
+    *((module, name) for module, generator in GENERATORS for name, function in vars(module).items()
+      if getattr(function, "__self__", None) is generator),
+))  # fmt: skip
 READS: list[tuple[Any, str, str]] = [
     (builtins, "open", "opens a file"), (io, "open", "opens a file"), (os, "stat", "looks at a file"),
     (os, "listdir", "looks at a folder"), *((time, name, "reads a clock") for name in _CLOCKS),
-    *((owner, name, "draws random numbers")
-      for owner, name in ((os, "urandom"), (uuid, "uuid4"), (np.random, "default_rng"))),
+    *((owner, name, "sets a seed" if name in _SEEDS else "draws random numbers") for owner, name in _DRAWS),
 ]  # fmt: skip
-"""Functions that give something else in each call, and what calls of them do, in words."""
+"""Functions that give something else in each call, or decide what others give, and what calls of them do, in words."""
 _IN_EACH_CALL = ("always", "all", "error")
 """What filters do with warnings that every call shows. Others are shown once, by the first call."""
-
-
-class _Stream:
-    """Stands for a stream: what a thread of `here` writes is noted in `found` and not shown."""
-
-    def __init__(self, stream: Any, here: set[int], found: list[str]) -> None:
-        self._stream, self._here, self._found = stream, here, found
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        if get_ident() not in self._here:
-            written: int = self._stream.write(text)
-            return written
-        self._found.append("prints")
-        return len(text)
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
 
 
 @contextmanager
 def not_shown() -> Iterator[list[str]]:
     """Within the context, what this thread prints, logs or warns of is not shown; the list gets what it does, in words.
 
-    What PyTorch itself logs and warns of is not shown, and not in the list. Said where this thread reads a file or a
-    clock, unless a library does so for itself. Not for two threads at once.
+    What PyTorch itself logs and warns of is not shown, and not in the list. Said where this thread draws random
+    numbers, or reads a file or a clock, unless a library does so for itself. Not for two threads at once.
     """
-    found = list[str]()
-    here = {get_ident()}  # empty afterwards: what is imported meanwhile may keep what stands for a function or stream
-    streams = {name: getattr(sys, name) for name in _STREAMS}
-    standing = {name: _Stream(stream, here, found) for name, stream in streams.items() if stream is not None}
-    handle, warn, filters = logging.Logger.callHandlers, warnings.warn, list(warnings.filters)
+    found, filters = list[str](), list(warnings.filters)
 
-    def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
-        if get_ident() not in here or record.name.startswith("threadcast"):
-            handle(logger, record)
-        elif record.name.partition(".")[0] != "torch":
+    def written(_: Callable[..., int], text: str) -> int:
+        found.append("prints")
+        return len(text)
+
+    def logged(_: Callable[..., None], __: logging.Logger, record: logging.LogRecord) -> None:
+        if record.name.partition(".")[0] not in ("torch", "threadcast"):
             found.append("logs")
 
-    def noted(message: Any, category: Any = None, *args: Any, **options: Any) -> None:
-        name = sys._getframe(1).f_globals.get("__name__", "")
+    def warned(warn: Callable[..., None], message: Any, category: Any = None, *args: Any, **options: Any) -> None:
+        name = sys._getframe(2).f_globals.get("__name__", "")
         kind = type(message) if isinstance(message, Warning) else category or UserWarning
-        seen = get_ident() in here and not is_library(name)
-        if seen and _action(filters, str(message), kind, name) in _IN_EACH_CALL:
+        if not is_library(name) and _action(filters, str(message), kind, name) in _IN_EACH_CALL:
             found.append("warns")
         warn(message, category, *args, **options)
 
-    def refusing(read: Callable[..., Any], does: str) -> Callable[..., Any]:
-        def called(*arguments: Any, **options: Any) -> Any:
-            files = does.endswith(("file", "folder"))
-            if get_ident() not in here or _is_of_a_library(sys._getframe(1), files=files):
+    def refusing(does: str) -> Callable[..., Any]:
+        def called(read: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            if _is_of_a_library(sys._getframe(2), files=does.endswith(("file", "folder"))):
                 return read(*arguments, **options)
             found.append(does)
             raise Said(does)
 
         return called
 
-    with warnings.catch_warnings(), ExitStack() as end:
-        for owner, name, does in READS:
-            end.enter_context(patch.object(owner, name, refusing(getattr(owner, name), does)))
+    streams = [(one, "write", written) for one in dict.fromkeys((sys.stdout, sys.stderr)) if one is not None]
+    reads = ((owner, name, refusing(does)) for owner, name, does in READS)
+    with (
+        warnings.catch_warnings(),
+        replaced((logging.Logger, "callHandlers", logged), (warnings, "warn", warned), *streams, *reads),
+    ):
         warnings.simplefilter("ignore")
-        vars(sys).update(standing)
-        logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign,assignment]
-        warnings.warn = noted
-        try:
-            yield found
-        finally:
-            here.clear()
-            for name, stream in standing.items():
-                if getattr(sys, name) is stream:  # else another thread has put its own there
-                    setattr(sys, name, streams[name])
-            logging.Logger.callHandlers, warnings.warn = handle, warn  # type: ignore[method-assign]
+        yield found
 
 
 def _is_of_a_library(frame: FrameType | None, *, files: bool) -> bool:

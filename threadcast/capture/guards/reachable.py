@@ -48,7 +48,7 @@ from threadcast.capture.guards.objects import (
     slots_of,
 )
 from threadcast.capture.guards.places import Dictionary, Place, called
-from threadcast.capture.guards.printing import READS
+from threadcast.capture.guards.printing import GENERATORS, READS
 from threadcast.capture.guards.read_names import ReadNames
 
 MOST = 20_000
@@ -59,22 +59,18 @@ MOST_OBJECTS = 500_000
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
 _ENVIRONMENT = {"environ", "environb", "getenv"}
-_REFUSED = {
-    id(function): f"torch.{function.__name__}, which plans change"
-    for function in (torch.get_num_threads, torch.get_num_interop_threads)
-}
-"""By id, functions of libraries that give what is not looked at, in words."""
-_HELD = {id(getattr(owner, name)): f"{name}, which gives something else each time" for owner, name, _ in READS}
-"""The same of those that the recorder notices where they are called by way of their module (`time.time()`)."""
+_PLANNED = (torch.get_num_threads, torch.get_num_interop_threads)
 _RUN_TEXTS = frozenset(("eval", "exec", "compile"))
-_HELD |= {id(getattr(builtins, name)): f"{name}, which runs a text as code" for name in _RUN_TEXTS}
-_HELD |= {
-    id(getattr(torch, name)): f"{name}, whose range is only looked at where it is called as torch.{name}"
-    for name in ("quantile", "nanquantile")
-}
+_REFUSED = (
+    {id(getattr(owner, name)): f"{name}, which {does}, by a name of its own" for owner, name, does in READS}
+    | {id(getattr(builtins, name)): f"{name}, which runs a text as code" for name in _RUN_TEXTS}
+    | {id(function): f"torch.{function.__name__}, which plans change" for function in _PLANNED}
+    | {id(torch.default_generator): "torch.default_generator, whose seed may be set"}
+)
+"""By id, what gives what is not looked at, in words. The recorder notices calls by way of a module (`time.time()`)."""
 _DATES = {id(datetime.date), id(datetime.datetime)}
 _TODAY = {"now", "utcnow", "today"}
-_FOLLOWED = _REFUSED.keys() | _DATES
+_FOLLOWED = _DATES | {id(one) for one in (*_PLANNED, *(generator for _, generator in GENERATORS))}
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _WRAPPERS = (MethodType, partial, property, cached_property, staticmethod, classmethod)
 _CONTAINERS: tuple[Any, ...] = (dict, tuple, frozenset, list, set, deque, np.ndarray, bytearray)
@@ -149,7 +145,7 @@ class Reachable:
     def _visit(self, place: Place) -> Iterator[Place]:
         """Note what is to be watched of a value, and yield what can be reached from it."""
         value, kind = place.value, type(place.value)
-        if (reason := _REFUSED.get(id(value)) or _HELD.get(id(value))) is not None:
+        if (reason := _REFUSED.get(id(value))) is not None:
             self._cannot(reason)
         elif isinstance(value, Tensor):
             self.tensors.append(value)
@@ -186,7 +182,7 @@ class Reachable:
             yield place._replace(value=gc.get_referents(value)[0])
         elif isinstance(value, _GeneratorContextManager):  # as a decorator it makes a new generator for each call
             if not hasattr(value, "func"):  # it was entered
-                self._refuse_source(value.gen, type(value.gen))
+                self._cannot(f"a {type(value.gen).__name__}, which gives another value each time")
             yield from (called(one) for one in (getattr(value, "func", None), *vars(value).get("args", ())))
             yield place.part(vars(value).get("kwds"), "kwds")
         elif isinstance(value, CustomOpDef):
@@ -194,7 +190,7 @@ class Reachable:
             functions = value._init_fn, value._setup_context_fn, value._backward_fn, *value._backend_fns.values()
             yield from map(called, functions)
         elif isinstance(value, (*_GENERATORS, Iterator)):
-            self._refuse_source(value, kind)
+            self._cannot(f"a {kind.__name__}, which gives another value each time")
         else:
             if isinstance(value, FunctionCache):
                 self.caches.append(value)
@@ -240,13 +236,6 @@ class Reachable:
             items = enumerate(of_python.__iter__(value))
             yield from (place.part(one, i, item=True) for i, one in items if not is_opaque(one))
 
-    def _refuse_source(self, value: Any, kind: type) -> None:
-        """Refuse what gives another value each time it is read."""
-        if not isinstance(value, _GENERATORS):
-            self._cannot(f"a {kind.__name__}, which gives another value each time")
-        elif value is not getattr(random, "_inst", None):  # the recorder finds out whether that is used
-            self._cannot(f"a {kind.__module__}.{kind.__name__}, which gives other numbers each time")
-
     def _of_function(self, place: Place, function: FunctionType) -> Iterator[Place]:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             variable = Place(cell, name, of=f" (a variable of {function.__name__})")
@@ -260,7 +249,7 @@ class Reachable:
         names, known = names_in(function.__code__), function.__globals__
         named = names.globals - known.keys()
         if texts := _RUN_TEXTS & (named | (names.attributes if "builtins" in names.globals else set())):
-            self._cannot(_HELD[id(getattr(builtins, min(texts)))])
+            self._cannot(_REFUSED[id(getattr(builtins, min(texts)))])
         self.read.add(names)
         self._add(vars(function), place, "attributes")
         if (table := self._globals.get(id(known))) is None:
@@ -270,6 +259,8 @@ class Reachable:
         table.globals.update(names.globals)
         if names.reflective:
             table.globals.update(names.texts)
+        if "default_generator" in names.globals | names.attributes:
+            self._cannot(_REFUSED[id(torch.default_generator)])
         if not _ENVIRONMENT.isdisjoint(names.globals | names.attributes):
             yield Place(os.environ, "os.environ")
         within = [""]

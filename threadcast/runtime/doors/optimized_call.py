@@ -53,7 +53,7 @@ class OptimizedCall(OptimizedModel):
             called: Callable[..., Any] = (
                 (lambda args, kwargs: function(*args, **kwargs)) if model is None else Formatted(model, model_format)
             )
-            return capture_forward(called, *arguments, repeated=True)
+            return capture_forward(called, *arguments)
 
         history = Settings.read()["engine.plans"] / HISTORY
 

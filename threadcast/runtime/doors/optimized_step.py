@@ -174,7 +174,7 @@ class OptimizedStep(OptimizedModel):
 
         def capture(data: tuple[Any, ...], model_format: ModelFormat) -> Captured:
             return capture_step(
-                Formatted(model, model_format), objective, optimizer, data, functions=loss.functions, repeated=True,
+                Formatted(model, model_format), objective, optimizer, data, functions=loss.functions,
                 most_norm=most_norm,
             )  # fmt: skip
 
