@@ -154,14 +154,18 @@ def test_operators_made_of_others_are_recorded_as_these_also_without_autograd() 
     assert list(captured.graph.ids) == ["t", "mm"]
 
 
-def test_capturing_changes_nothing() -> None:
+def test_capturing_changes_nothing_and_keeps_no_weak_references_to_the_weights() -> None:
     torch.manual_seed(0)
     model = Small()
     before = copy.deepcopy(model.state_dict())
-    optimizer = torch.optim.Adam(model.parameters())
-    x, target = torch.randn(2, 3, 8, 8), torch.tensor([0, 1])
-    random_state = torch.get_rng_state()
-    capture_training(model, nn.functional.cross_entropy, optimizer, (x,), target)
+    x, target, optimizer = torch.randn(2, 3, 8, 8), torch.tensor([0, 1]), torch.optim.Adam(model.parameters())
+    gc.disable()
+    try:
+        random_state = torch.get_rng_state()
+        capture_training(model, nn.functional.cross_entropy, optimizer, (x,), target)
+        assert not any(weakref.getweakrefs(parameter) for parameter in model.parameters())  # `swap_tensors` refuses
+    finally:
+        gc.enable()
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert not any(p.grad is not None for p in model.parameters())
     assert torch.equal(random_state, torch.get_rng_state())
@@ -233,25 +237,6 @@ def test_results_are_tensors_of_their_own_where_eagers_are() -> None:
             assert (my_one.data_ptr() == my_other.data_ptr()) == (one.data_ptr() == other.data_ptr())
 
 
-def test_unknown_optimizers_and_settings_are_named() -> None:
-    model = nn.Linear(2, 2)
-    arguments = (torch.ones(1, 2),), torch.ones(1, 2)
-    future = torch.optim.SGD(model.parameters(), lr=0.1)
-    future.defaults["lookahead"] = True
-    rate = torch.tensor(0.1, requires_grad=True)
-    for optimizer, message in [
-        (torch.optim.RMSprop(model.parameters()), "RMSprop.*SGD, Adam, AdamW"),
-        (torch.optim.Adam(model.parameters(), differentiable=True), "differentiable"),
-        (torch.optim.Adam(model.parameters(), capturable=True), "capturable"),
-        (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.5), "does not dampen"),
-        (torch.optim.SGD(model.parameters(), lr=rate), "lr=.* is a tensor"),
-        (torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=torch.tensor(0.1)), "weight_decay=.* is a tensor"),
-        (future, "not known: lookahead"),
-    ]:
-        with pytest.raises(CaptureError, match=message):
-            capture_training(model, nn.functional.mse_loss, optimizer, *arguments)
-
-
 def test_an_order_that_leaves_out_a_node_is_refused() -> None:
     captured = capture_forward(lambda x: x.sin() + x.cos(), torch.ones(3))
     with pytest.raises(ExecutionError, match="each of 3 nodes once"):
@@ -278,15 +263,3 @@ def test_arguments_that_share_memory_keep_their_order() -> None:
     assert halves.graph.edges == ()
     closed_over = capture_forward(lambda a: function(a, whole), whole.view(2, 3))
     assert [(edge.source, edge.target) for edge in closed_over.graph.edges] == [(0, 1)]
-
-
-def test_capturing_leaves_no_weak_references_to_the_weights() -> None:
-    model = nn.Linear(3, 3)
-    gc.disable()
-    try:
-        capture_forward(model, torch.ones(2, 3))
-        assert not weakref.getweakrefs(model.weight)
-        torch.utils.swap_tensors(model.weight, nn.Parameter(torch.zeros(3, 3)))
-    finally:
-        gc.enable()
-    assert not model.weight.any()

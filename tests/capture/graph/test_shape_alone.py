@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.random_order import random_order
-from threadcast.capture.graph.capture import capture_forward, capture_graph, capture_training
+from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.core.graph import OpGraph
 
 DRAWS = ("bernoulli", "rand_like", "rand", "randn", "randn_like", "randint_like", "exponential_", "normal_", "uniform_")
@@ -28,35 +28,23 @@ def _needs(graph: OpGraph, op: int) -> set[str]:
     return {graph.ops[one].kind for one in found}
 
 
-def _masked(x: Tensor) -> Tensor:
-    return x.relu().masked_fill(torch.rand_like(x.relu()) > 0.5, 0.0)
-
-
-def _noisy(x: Tensor) -> Tensor:
-    return x.relu() + torch.randn_like(x.relu()) + torch.randint_like(x.relu(), 2, 5)
-
-
-def _gumbel(x: Tensor) -> Tensor:
-    return functional.gumbel_softmax(x.relu(), 1.0)
-
-
-def _own(x: Tensor) -> Tensor:
+def own(x: Tensor) -> Tensor:
     y = x.relu()
     return y * y.new_empty(y.shape).uniform_() + y.new_zeros(3, 1, 1) + torch.full_like(y, 2.5) + torch.ones_like(y)
 
 
-def _rows(x: Tensor) -> Tensor:
-    return functional.dropout2d(x.relu()) + functional.alpha_dropout(x.relu(), 0.5, True)
-
-
-def _without_overlap(x: Tensor) -> Tensor:
+def without_overlap(x: Tensor) -> Tensor:
     y = x.relu()[:, :1].expand(-1, 3, -1, -1)
     return torch.rand_like(y) + torch.zeros_like(y) + torch.bernoulli(y, 0.5)
 
 
 DRAWING: dict[str, Callable[[Tensor], Tensor]] = {
-    "dropout": lambda x: functional.dropout(x.relu(), 0.3), "mask": _masked, "noise": _noisy, "gumbel": _gumbel,
-    "in place": _own, "features": _rows, "an expanded tensor": _without_overlap,
+    "dropout": lambda x: functional.dropout(x.relu(), 0.3),
+    "mask": lambda x: x.relu().masked_fill(torch.rand_like(x.relu()) > 0.5, 0.0),
+    "noise": lambda x: x.relu() + torch.randn_like(x.relu()) + torch.randint_like(x.relu(), 2, 5),
+    "gumbel": lambda x: functional.gumbel_softmax(x.relu(), 1.0),
+    "in place": own, "an expanded tensor": without_overlap,
+    "features": lambda x: functional.dropout2d(x.relu()) + functional.alpha_dropout(x.relu(), 0.5, True),
     "native": lambda x: sum(torch.native_dropout(x.relu(), 0.3, True)),
     "all": lambda x: torch.native_dropout(x, 1, True)[0],
     "bernoulli": lambda x: torch.bernoulli(x.relu(), 0.5),
@@ -96,19 +84,3 @@ def test_masks_of_a_training_step_wait_for_earlier_masks_alone() -> None:
     for mask in masks:
         assert _needs(graph, mask) <= {"bernoulli_", "empty_strided"}
     assert masks[0] in graph.predecessors[masks[1]]
-
-
-def test_graphs_of_torch_compile_draw_ahead() -> None:
-    from torch._functorch.aot_autograd import aot_function
-
-    graphs: list[torch.fx.GraphModule] = []
-
-    def compiler(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.fx.GraphModule:
-        graphs.append(graph)
-        return graph
-
-    with torch.no_grad():
-        aot_function(lambda x: functional.dropout(x.relu(), 0.3), compiler)(torch.randn(4, 4))
-    graph = capture_graph(graphs[0], (torch.randn(4, 4),)).graph
-    (mask,) = [i for i, op in enumerate(graph.ops) if op.kind.startswith("bernoulli")]
-    assert "relu" not in _needs(graph, mask)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,14 +17,21 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import CaptureError
 
 
-@pytest.fixture
-def itself() -> Iterator[torch._ops.OpOverloadPacket]:
-    """An operator that returns its argument, and does not say so."""
+@pytest.fixture(scope="module")
+def operators() -> Iterator[Any]:
+    """`itself`, which returns its argument, and `into`, which copies to its second one; neither says so."""
     with torch.library._scoped_library("tested_memory", "FRAGMENT") as library:
         library.define("itself(Tensor x) -> Tensor")
+        library.define("into(Tensor x, Tensor out) -> ()")
         library.impl("itself", lambda x: x, "CPU")
         library.impl("itself", torch.empty_like, "Meta")
-        yield torch.ops.tested_memory.itself
+        library.impl("into", lambda x, out: void(out.copy_(x)), "CPU")
+        library.impl("into", lambda x, out: None, "Meta")
+        yield SimpleNamespace(itself=torch.ops.tested_memory.itself, into=torch.ops.tested_memory.into)
+
+
+def void(_: Tensor) -> None:
+    """What an operator returns that returns nothing."""
 
 
 def by_all_orders(captured: Captured, *arguments: Tensor) -> set[tuple[float, ...]]:
@@ -36,76 +45,55 @@ def by_all_orders(captured: Captured, *arguments: Tensor) -> set[tuple[float, ..
     return found
 
 
-@pytest.mark.parametrize("written_first", [True, False])
-def test_readers_of_what_a_custom_operator_returns_wait_for_writes(
-    itself: torch._ops.OpOverloadPacket, written_first: bool
-) -> None:
-    def function(x: Tensor) -> Tensor:
-        a = x * 2
-        y: Tensor = itself(a)
-        if written_first:
-            a.add_(1)
-            return y * 3
-        z = y * 3
-        a.add_(1)
-        return z
-
-    x = torch.ones(3)
-    assert by_all_orders(capture_forward(function, x), x) == {tuple(function(x).tolist())}
+def written_before(x: Tensor, of: Any) -> Tensor:
+    a = x * 2
+    y: Tensor = of.itself(a)
+    a.add_(1)
+    return y * 3
 
 
-def test_products_are_not_added_after_what_a_custom_operator_returned_was_written(
-    itself: torch._ops.OpOverloadPacket,
-) -> None:
-    def function(x: Tensor) -> Tensor:
-        a = x * 2
-        product = a @ x
-        y: Tensor = itself(a)
-        y.add_(1)
-        return x @ x + product
+def written_after(x: Tensor, of: Any) -> Tensor:
+    a = x * 2
+    y: Tensor = of.itself(a)
+    z = y * 3
+    a.add_(1)
+    return z
 
+
+def product_of_what_is_written(x: Tensor, of: Any) -> Tensor:
+    a = x * 2
+    product = a @ x
+    of.itself(a).add_(1)
+    return x @ x + product
+
+
+def written_by_what_returns_nothing(x: Tensor, of: Any) -> Tensor:
+    out = x * 0
+    of.into(x * 2, out)
+    return out + 1
+
+
+def number_through_itself(x: Tensor, of: Any) -> Tensor:
+    own = torch.zeros(1)
+    of.itself(own).add_(1)
+    return x * 2 if own.item() > 0 else x * 3
+
+
+def number_by_into(x: Tensor, of: Any) -> Tensor:
+    own = x * 0
+    of.into(x, own)
+    return x * 2 if own.sum() > 0 else x * 3
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        written_before, written_after, product_of_what_is_written, written_by_what_returns_nothing,
+        number_through_itself, number_by_into,
+    ],
+)  # fmt: skip
+def test_what_is_not_declared_keeps_its_order(function: Callable[[Tensor, Any], Tensor], operators: Any) -> None:
     x = torch.ones(2, 2)
-    assert by_all_orders(capture_forward(function, x), x) == {tuple(function(x).flatten().tolist())}
-
-
-@pytest.fixture
-def into() -> Iterator[torch._ops.OpOverloadPacket]:
-    """An operator that copies to its second argument, and does not say so."""
-
-    def copied(x: Tensor, out: Tensor) -> None:
-        out.copy_(x)
-
-    with torch.library._scoped_library("tested_writes", "FRAGMENT") as library:
-        library.define("into(Tensor x, Tensor out) -> ()")
-        library.impl("into", copied, "CPU")
-        library.impl("into", lambda x, out: None, "Meta")
-        yield torch.ops.tested_writes.into
-
-
-def test_readers_wait_for_a_custom_operator_that_returns_nothing(into: torch._ops.OpOverloadPacket) -> None:
-    def function(x: Tensor) -> Tensor:
-        out = x * 0
-        into(x * 2, out)
-        return out + 1
-
-    x = torch.ones(3)
-    assert by_all_orders(capture_forward(function, x), x) == {tuple(function(x).tolist())}
-
-
-def test_numbers_read_after_what_is_not_declared_are_what_was_written(
-    itself: torch._ops.OpOverloadPacket, into: torch._ops.OpOverloadPacket
-) -> None:
-    def through_itself(x: Tensor) -> Tensor:
-        own = torch.zeros(1)
-        itself(own).add_(1)
-        return x * 2 if own.item() > 0 else x * 3
-
-    def by_into(x: Tensor) -> Tensor:
-        own = x * 0
-        into(x, own)
-        return x * 2 if own.sum() > 0 else x * 3
-
-    x = torch.ones(2)
-    for function in (through_itself, by_into):
-        with contextlib.suppress(CaptureError):
-            assert by_all_orders(capture_forward(function, x), x) == {tuple(function(x).tolist())}
+    with contextlib.suppress(CaptureError) if function.__name__.startswith("number") else contextlib.nullcontext():
+        captured = capture_forward(lambda x: function(x, operators), x)
+        assert by_all_orders(captured, x) == {tuple(function(x, operators).flatten().tolist())}

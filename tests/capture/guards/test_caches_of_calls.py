@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,37 +16,6 @@ from torch import Tensor, nn
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.guards.module_values import ModuleChanged
 from threadcast.core.errors import CaptureError
-
-
-class Cached(nn.Module):
-    """Fills a cache in its first call, as rotary embeddings do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factors: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.factors is None:
-            self.factors = torch.arange(5.0).cos()
-        return x * self.factors
-
-
-class Counting(nn.Module):
-    """Keeps something in each call, in the way that it is told."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.how, self.calls, self.seen = how, 0, list[Tensor]()
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.how == "number":
-            self.calls += 1
-        elif self.how == "list":
-            self.seen.append(x)
-        elif self.how == "buffer":
-            self.count = self.count + 1
-        return x * 2
 
 
 @functools.lru_cache(maxsize=2)
@@ -59,14 +30,18 @@ def kept_range(size: int) -> Tensor:
 
 
 class Masking(nn.Module):
-    """Has a cached method, as masks of attention have."""
+    """Has a cached method, as masks of attention have, and fills an attribute, as rotary embeddings do."""
+
+    factors: Tensor | None = None
 
     @functools.cache  # noqa: B019
     def mask(self, size: int) -> Tensor:
         return torch.ones(size, size).tril()[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.mask(len(x))
+        if self.factors is None:
+            self.factors = torch.arange(5.0).cos() * self.mask(len(x))
+        return x * self.factors
 
 
 @functools.cache
@@ -80,12 +55,6 @@ def fills_kept_object(x: Tensor) -> Tensor:
         held.factors = torch.arange(float(held.size))
     factors: Tensor = held.factors
     return x * factors
-
-
-def catches_all(x: Tensor) -> Tensor:
-    with suppress(Exception):
-        return x * kept_noise(len(x))
-    return x * 2
 
 
 kept_ones = functools.cache(torch.ones)
@@ -102,10 +71,10 @@ def fills_dictionary(x: Tensor) -> Tensor:
     "function",
     [
         lambda x: x * kept_noise(len(x)), lambda x: x * kept_range(len(x)), lambda x: x * kept_ones(len(x)), Masking(),
-        fills_kept_object, fills_dictionary, Cached(),
+        fills_kept_object, fills_dictionary,
     ],
 )  # fmt: skip
-def test_a_cache_outside_of_modules_gets_no_fake_tensor_and_is_captured_once_full(function: Any) -> None:
+def test_a_cache_gets_no_fake_tensor_and_is_captured_once_full(function: Any) -> None:
     x = torch.full((5,), 3.0)
     with pytest.raises(CaptureError, match=r"is filled in every call|is set in every call"):
         capture_forward(function, x)
@@ -114,6 +83,12 @@ def test_a_cache_outside_of_modules_gets_no_fake_tensor_and_is_captured_once_ful
     for _ in range(2):
         torch.testing.assert_close(capture_forward(function, x).run(x), wanted, rtol=0, atol=0)
     torch.testing.assert_close(function(x), wanted, rtol=0, atol=0)
+
+
+def catches_all(x: Tensor) -> Tensor:
+    with suppress(Exception):
+        return x * kept_noise(len(x))
+    return x * 2
 
 
 def test_what_a_functions_cache_holds_already_stays() -> None:
@@ -139,12 +114,50 @@ def test_caches_of_constants_may_be_filled_in_a_captured_call() -> None:
     assert half.cache_info().currsize == 1
 
 
-@pytest.mark.parametrize(("how", "what"), [("number", "calls"), ("list", "seen"), ("buffer", "count is exchanged")])
-def test_a_module_that_keeps_something_in_every_call_is_refused_and_left_alone(how: str, what: str) -> None:
-    model = Counting(how)
+class Keeping(nn.Module):
+    """Keeps something in each call, in the way that it is told."""
+
+    def __init__(self, keep: Callable[[Any, Tensor], object]) -> None:
+        super().__init__()
+        self.keep, self.calls, self.seen, self.last = keep, 0, list[Tensor](), torch.ones(3)
+        self.meter = SimpleNamespace(largest=2)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.keep(self, y := x * 2)
+        return y
+
+
+def by_names(holder: Any, **values: Any) -> None:
+    """Sets attributes by names that are computed."""
+    for name in filter(partial(hasattr, holder), values):
+        delattr(holder, name)
+    for name, value in values.items():
+        setattr(holder, name, value)
+
+
+@pytest.mark.parametrize(
+    ("keep", "what"),
+    [
+        (lambda model, y: setattr(model, "calls", model.calls + 1), "calls"),
+        (lambda model, y: model.seen.append(y), "seen"),
+        (lambda model, y: setattr(model, "count", model.count + 1), "count is exchanged"),
+        (lambda model, y: by_names(model, last=y), "last"),
+        (lambda model, y: by_names(model.meter, largest=y.max(), last=y), "meter.la"),
+        (lambda model, y: vars(model.meter).update(last=y), "meter.last"),
+    ],
+)
+def test_a_module_that_keeps_something_in_every_call_is_refused_and_left_alone(
+    keep: Callable[[Any, Tensor], object], what: str
+) -> None:
+    model = Keeping(keep)
+    before = {**vars(model), **vars(model.meter), **model._buffers}
     with pytest.raises(CaptureError, match=what):
         capture_forward(model, torch.ones(4))
-    assert (model.calls, model.seen, type(model.count)) == (0, [], Tensor)
+    now = {**vars(model), **vars(model.meter), **model._buffers}
+    assert list(now) == list(before)
+    assert all(now[name] is value for name, value in before.items())
+    assert not model.seen
     model(torch.ones(4))
 
 

@@ -19,34 +19,32 @@ from threadcast.core.errors import CaptureError
 Loss = Callable[[Any, Any], Tensor]
 
 
-def decayed(model: nn.Sequential) -> Loss:
-    return lambda found, wanted: cross_entropy(found, wanted) + 0.1 * sum((p**2).sum() for p in model.parameters())
+def slope(model: nn.Module, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    (found,) = torch.autograd.grad(model(x).pow(2).sum(), x, create_graph=True)
+    return found.pow(2).sum()
 
 
-def called_again(model: nn.Sequential) -> Loss:
-    return lambda found, wanted: cross_entropy(found, wanted) + cross_entropy(model(OTHER.to(found.dtype)), wanted)
+def taught(found: Tensor, model: nn.Sequential) -> Tensor:
+    with torch.no_grad():
+        target = TEACHER(OTHER)
+    return (found - target).pow(2).sum() + model[0].weight.pow(2).sum()
 
 
-def penalised_gradient(model: nn.Sequential) -> Loss:
-    def loss(found: Tensor, wanted: Tensor) -> Tensor:
-        x = OTHER.to(found.dtype, copy=True).requires_grad_()
-        (slope,) = torch.autograd.grad(model(x).pow(2).sum(), x, create_graph=True)
-        return cross_entropy(found, wanted) + slope.pow(2).sum()
-
-    return loss
-
-
-def taught(model: nn.Sequential) -> Loss:
-    def loss(found: Tensor, wanted: Tensor) -> Tensor:
-        with torch.no_grad():
-            target = TEACHER(OTHER.to(found.dtype))
-        return cross_entropy(found, wanted) + (found - target).pow(2).sum() + model[0].weight.pow(2).sum()
-
-    return loss
+TERMS: dict[str, Callable[[nn.Sequential, Tensor, Tensor], Any]] = {
+    "decay": lambda model, found, wanted: 0.1 * sum((p**2).sum() for p in model.parameters()),
+    "another call": lambda model, found, wanted: cross_entropy(model(OTHER), wanted),
+    "a penalised gradient": lambda model, found, wanted: slope(model, OTHER),
+    "a teacher": lambda model, found, wanted: taught(found, model),
+}
 
 
-BATCH = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)), torch.arange(5) % 3
-OTHER = torch.randn(5, 6, generator=torch.Generator().manual_seed(2))
+def with_term(name: str, model: nn.Sequential) -> Loss:
+    return lambda found, wanted: cross_entropy(found, wanted) + TERMS[name](model, found, wanted)
+
+
+BATCH = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)).double(), torch.arange(5) % 3
+OTHER = torch.randn(5, 6, generator=torch.Generator().manual_seed(2)).double()
 
 
 def small() -> nn.Sequential:
@@ -61,13 +59,14 @@ def sgd(model: nn.Module) -> Optimizer:
     return SGD(model.parameters(), 0.05, momentum=0.9)
 
 
-@pytest.mark.parametrize("make", [decayed, called_again, penalised_gradient, taught])
-def test_parameters_move_by_the_whole_loss(make: Callable[[nn.Sequential], Loss]) -> None:
+@pytest.mark.parametrize("term", TERMS)
+def test_parameters_move_by_the_whole_loss(term: str) -> None:
     start = small()
-    x, y = BATCH[0].double(), BATCH[1]
+    x, y = BATCH[0].clone(), BATCH[1]
     x[:, 0] = 0  # so that only the part of the loss that reads the model moves the first feature's weights
     one, other = copy.deepcopy(start), copy.deepcopy(start)
-    step, loss, optimizer = capture_training(one, make(one), sgd(one), (x,), y), make(other), sgd(other)
+    loss, optimizer = with_term(term, other), sgd(other)
+    step = capture_training(one, with_term(term, one), sgd(one), (x,), y)
     for _ in range(6):
         value = step.run((x,), y)["loss"]
         wanted, _ = train(other, optimizer, lambda model: loss(model(x), y))
@@ -79,31 +78,23 @@ def test_parameters_move_by_the_whole_loss(make: Callable[[nn.Sequential], Loss]
     assert (other[0].weight - start[0].weight)[:, 0].abs().max() > 0
 
 
-def test_parameters_that_the_loss_holds_itself_are_refused() -> None:
+def test_parameters_and_their_memory_that_the_loss_holds_itself_are_refused() -> None:
     model = small()
-    parameters = list(model.parameters())
+    parameters, weight = list(model.parameters()), model[0].weight.detach()
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
-    losses: list[Loss] = [
-        lambda found, wanted: cross_entropy(found, wanted) + sum(p.pow(2).sum() for p in parameters),
-        lambda found, wanted: cross_entropy(found * scale, wanted),
+    refused: list[tuple[Loss, str]] = [
+        (lambda found, wanted: found.sum() + sum(p.pow(2).sum() for p in parameters), "is not read from the model"),
+        (lambda found, wanted: cross_entropy(found * scale, wanted), "is not read from the model"),
+        (lambda found, wanted: cross_entropy(found, wanted) * weight.sum(), "shares memory with a parameter"),
     ]
-    for loss in losses:
-        with pytest.raises(CaptureError, match="requires a gradient and is not read from the model"):
-            capture_training(model, loss, sgd(model), (BATCH[0].double(),), BATCH[1])
-
-
-def test_a_constant_in_the_memory_of_a_trained_parameter_is_refused() -> None:
-    model = small()
-    weight = model[0].weight.detach()
-    with pytest.raises(CaptureError, match="shares memory with a parameter"):
-        capture_training(
-            model, lambda a, b: cross_entropy(a, b) * weight.sum(), sgd(model), (BATCH[0].double(),), BATCH[1]
-        )
+    for loss, reason in refused:
+        with pytest.raises(CaptureError, match=reason):
+            capture_training(model, loss, sgd(model), BATCH[:1], BATCH[1])
 
 
 def test_a_step_adds_to_the_gradients_of_parameters_that_are_not_the_optimizers() -> None:
     one, other = small(), small()
-    x, y = BATCH[0].double(), BATCH[1]
+    x, y = BATCH
     optimizers = [SGD(model[3].parameters(), 0.05) for model in (one, other)]
     captured = capture_training(one, cross_entropy, optimizers[0], (x,), y)
     for parameter in one[3].parameters():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.functional import mse_loss
@@ -40,32 +39,14 @@ def fully_sharded(model: nn.Module) -> nn.Module:
     return model
 
 
-def sharded(model: nn.Module) -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of one process only
-        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
-
-
-def scripted(model: nn.Module) -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(model)  # type: ignore[no-any-return]
-
-
-def quantised(model: nn.Module) -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is deprecated
-        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear})  # type: ignore[no-any-return]
-
-
 WRAPPED: dict[str, tuple[Callable[[nn.Module], nn.Module], str]] = {
     "DistributedDataParallel": (nn.parallel.DistributedDataParallel, "exchanges gradients between processes"),
     "within another module": (lambda m: nn.Sequential(nn.parallel.DistributedDataParallel(m)), "exchanges gradients"),
     "DataParallel": (nn.DataParallel, "divides its batch"),
     "fully_shard": (fully_sharded, "gathers its parameters"),
-    "FSDP": (sharded, "gathers its parameters"),
+    "FSDP": (lambda m: FullyShardedDataParallel(m, device_id=torch.device("cpu")), "gathers its parameters"),
     "torch.compile": (lambda m: torch.compile(m, backend="eager"), "was compiled by torch.compile"),
-    "TorchScript": (scripted, "is a TorchScript program"),
+    "TorchScript": (torch.jit.script, "is a TorchScript program"),
 }
 
 
@@ -82,6 +63,7 @@ def test_a_model_that_is_sharded_after_its_first_step_trains_on() -> None:
             torch.testing.assert_close(step(x, y), mse_loss(alike(x), y).detach())
 
 
+@pytest.mark.filterwarnings("ignore")  # of one process only, and of what is deprecated
 @pytest.mark.parametrize(("wrap", "reason"), WRAPPED.values(), ids=list(WRAPPED))
 def test_a_wrapped_model_is_refused(wrap: Callable[[nn.Module], nn.Module], reason: str) -> None:
     model, x = wrap(plain()), torch.ones(4, 8)
@@ -91,19 +73,18 @@ def test_a_wrapped_model_is_refused(wrap: Callable[[nn.Module], nn.Module], reas
         capture_forward(model.eval(), x)
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_quantised_models_and_those_elsewhere_are_refused() -> None:
     with pytest.raises(CaptureError, match="quantised"):
-        capture_forward(quantised(plain().eval()), torch.ones(4, 8))
+        capture_forward(torch.ao.quantization.quantize_dynamic(plain().eval(), {nn.Linear}), torch.ones(4, 8))
     with pytest.raises(CaptureError, match="weight is on meta"):
         capture_forward(nn.Linear(2, 2, device="meta"), torch.ones(2))
 
 
 def test_wrapped_functions_are_refused() -> None:
-    def doubled(x: Tensor) -> Tensor:
-        return x * 2
-
+    doubled: Any = torch.compile(lambda x: x * 2, backend="eager")
     with pytest.raises(CaptureError, match=r"compiled by torch\.compile"):
-        capture_forward(torch.compile(doubled, backend="eager"), torch.ones(2))
+        capture_forward(doubled, torch.ones(2))
     model = plain()
     loss: Any = torch.compile(mse_loss, backend="eager")
     with pytest.raises(CaptureError, match=r"compiled by torch\.compile"):

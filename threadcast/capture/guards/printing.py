@@ -37,7 +37,7 @@ class Said(CaptureError):
 
 
 _CLOCKS = [f"{clock}{unit}" for clock in ("time", "monotonic", "perf_counter", "process_time") for unit in ("", "_ns")]
-GENERATORS = (random, random._inst), (np.random, np.random.mtrand._rand)  # type: ignore[attr-defined]
+GENERATORS = (random, random._inst), (np.random, np.random.mtrand._rand)
 """Modules with a generator that all of a process uses, and the generator."""
 _SEEDS = ("seed", "manual_seed", "setstate", "set_state")
 _DRAWS = dict.fromkeys((
