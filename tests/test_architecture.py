@@ -63,7 +63,7 @@ MOST = {
     "capture/guards": (1_850, 15),
     "capture/graph": (3_335, 15),
     "runtime/engine": (615, 15),
-    "runtime/operators": (1_675, 15),
+    "runtime/operators": (1_569, 15),
     "runtime/check": (1_193, 15),
     "runtime/plans": (2_100, 15),
     "runtime/tuner": (4_260, 18),

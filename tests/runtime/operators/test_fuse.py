@@ -339,7 +339,7 @@ def test_random_programs_give_the_same_fused(
 
 def test_a_loop_that_does_not_compile_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path))
-    kernel = Kernel("this is no C++;", "fused_wrong", (1,), (), (), (), ())
+    kernel = Kernel("this is no C++;", "fused_wrong", (1,), (), (), ())
     with pytest.raises(ExecutionError, match="cannot be made"):
         library.compiled([kernel])
     (folder,) = tmp_path.iterdir()

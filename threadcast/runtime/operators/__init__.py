@@ -5,8 +5,7 @@ can be done faster without changing what is computed:
 
 - chains of point-wise operators, of which each reads and writes all of memory once: `clusters` finds groups of one
   shape that do not depend on themselves, `kernels` writes a C++ loop over PyTorch's own vectors and formulas
-  (`pointwise`), which reads views where they lie (`parts`), `library` compiles all loops of a program together, and
-  `fuse` puts them in;
+  (`pointwise`), `library` compiles all loops of a program together, and `fuse` puts them in;
 - sums of edges' messages in graph networks (`edge_sums`, `aggregation`): edges are sorted once by the row they lead to;
 - products of matrices by oneDNN, where the library that PyTorch uses does not know the processor (`products`).
 

@@ -19,7 +19,6 @@ from threadcast.capture.graph.dependencies import may_be_written, memories, orde
 from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
-from threadcast.runtime.operators.parts import Part, bases, part_of
 from threadcast.runtime.operators.pointwise import CONDITIONS, ONEDNNS, ONEDNNS_MOST, formula, literal, named
 
 aten = torch.ops.aten
@@ -80,7 +79,6 @@ class Clusters:
             self._ordered[first].add(second)
             self._ordered[second].add(first)
         self.terms: dict[int, Term] = {}
-        self._parts: dict[Ref, Part] = {}
         for i, (node, op) in enumerate(zip(self.program.nodes, self.graph.ops, strict=True)):
             if i in without or len(op.outputs) != 1 or op.outputs[0].dtype != "float32":
                 continue
@@ -91,21 +89,7 @@ class Clusters:
                 self._compute_in_place(i, term)
         self._depths = self._all_depths()
         self.groups = self._found()
-        self._look_through_views()
         self.readers, self.unneeded = self._read_by()
-
-    def part_of(self, ref: Ref) -> Part:
-        """Return what the loop that reads a value reads in its place."""
-        if ref not in self._parts:
-            self._parts[ref] = part_of(self.program, self.specs, ref)
-        return self._parts[ref]
-
-    def _look_through_views(self) -> None:
-        for group in self.groups:
-            for i in group:
-                parts = [self.part_of(ref) for ref in self.terms[i].refs]
-                self.before[i] |= {part.base.slot - self.n_inputs for part in parts if part.views}
-                self.before[i] -= {view for part in parts for view in part.views}
 
     def _maker(self, ref: Ref) -> int:
         """The node whose whole result the value is; -1 for inputs and for items of a result."""
@@ -226,14 +210,13 @@ class Clusters:
         readers: defaultdict[int, set[int]] = defaultdict(set)
         outputs = {ref.slot for ref in find_refs(self.program.outputs)}
         optional = {node for term in self.terms.values() for node in term.in_place}
-        optional.update(view for part in self._parts.values() for view in part.views)
         unneeded = set()
         for i in range(len(self.program.nodes) - 1, -1, -1):
             node, slot = self.program.nodes[i], self.program.slot_of(i)
             if i in optional and slot not in outputs and not readers[slot]:
                 unneeded.add(i)
                 continue
-            for ref in bases([*map(self.part_of, self.terms[i].refs)]) if i in grouped else node.refs():
+            for ref in self.terms[i].refs if i in grouped else node.refs():
                 readers[ref.slot].add(i)
         return readers, frozenset(unneeded)
 

@@ -18,7 +18,6 @@ from threadcast.runtime.operators.clusters import Clusters, Group
 from threadcast.runtime.operators.kernels import Kernel, kernel_of
 from threadcast.runtime.operators.library import FusedOperators
 from threadcast.runtime.operators.loop_check import LoopChecks
-from threadcast.runtime.operators.parts import bases
 from threadcast.runtime.operators.products import with_products
 from threadcast.runtime.operators.replacing import Block, rebuilt
 
@@ -83,8 +82,7 @@ def _rewritten(clusters: Clusters, kernels: Sequence[Kernel], operators: Sequenc
             continue
         kernel, group = kernels[number - n_nodes], clusters.groups[number - n_nodes]
         last = kernel.nodes[-1]
-        read = tuple(part.base for part in kernel.parts)
-        node = Node(operators[number - n_nodes], read, {}, clusters.program.nodes[last].phase)
+        node = Node(operators[number - n_nodes], kernel.inputs, {}, clusters.program.nodes[last].phase)
         results = [clusters.program.slot_of(i) for i in kernel.nodes]
         op_id, op = f"{captured.graph.ids[last]}.fused", _op(clusters, kernel, group)
         blocks.append(Block(clusters.program.slot_of(number), node, op_id, op, results))
@@ -122,7 +120,7 @@ def _ordered(clusters: Clusters) -> list[int]:
 
 def _op(clusters: Clusters, kernel: Kernel, group: Group) -> Op:
     ops = [clusters.graph.ops[i] for i in group]
-    inputs = tuple(clusters.specs[ref] for ref in bases(kernel.parts))
+    inputs = tuple(clusters.specs[ref] for ref in kernel.inputs)
     moved = sum(spec.size_bytes for spec in (*inputs, *kernel.outputs))
     attributes = {"operator": kernel.name, "fused": [op.kind for op in ops]}
     return Op(KIND, inputs, attributes, kernel.outputs, (sum(op.flops for op in ops), moved))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.operators.clusters import Clusters, Group
-from threadcast.runtime.operators.parts import Part
 from threadcast.runtime.operators.pointwise import HELPERS
 
 PRELUDE = f"""#include <ATen/cpu/vec/vec.h>
@@ -47,8 +46,6 @@ class Kernel:
     symbol: str
     shape: tuple[int, ...]
     inputs: tuple[Ref, ...]
-    parts: tuple[Part, ...]
-    """What is read in place of each input."""
     outputs: tuple[TensorSpec, ...]
     nodes: tuple[int, ...]
     """The nodes whose results are the outputs, in the same order."""
@@ -56,9 +53,7 @@ class Kernel:
     @property
     def name(self) -> str:
         """The operator's name; it differs from those of operators with the same loop and other shapes."""
-        placed = [part.placed for part in self.parts]
-        read = (placed,) if any(part.whole for part in self.parts) else ()
-        return f"fused_{_digest(repr((self.symbol, self.shape, self.outputs, *read)))}"
+        return f"fused_{_digest(repr((self.symbol, self.shape, self.outputs)))}"
 
     @property
     def schema(self) -> str:
@@ -86,7 +81,7 @@ def kernel_of(clusters: Clusters, group: Group) -> Kernel:
         lines.append(f"    store<dense>({mine[program.slot_of(i)]}, p[{n}], s[{n}], i, count);")
     source, symbol = _function("\n".join(lines), len(inputs), len(nodes))
     shape = graph.ops[group[0]].outputs[0].shape
-    return Kernel(source, symbol, shape, inputs, tuple(map(clusters.part_of, inputs)), outputs, nodes)
+    return Kernel(source, symbol, shape, inputs, outputs, nodes)
 
 
 def _leaves(clusters: Clusters, i: int, group: Group) -> bool:

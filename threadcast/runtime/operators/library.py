@@ -85,7 +85,7 @@ class FusedOperators:
 def _define(native: ModuleType, kernel: Kernel, path: Path) -> None:
     native.define_fused(
         schema=kernel.schema, name=f"threadcast::{kernel.name}", path=str(path), symbol=kernel.symbol,
-        sizes=list(kernel.shape), inputs=[part.placed for part in kernel.parts],
+        sizes=list(kernel.shape), inputs=len(kernel.inputs),
         outputs=[(list(spec.shape), list(spec.laid_out)) for spec in kernel.outputs],
     )  # fmt: skip
 

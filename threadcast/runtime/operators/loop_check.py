@@ -24,7 +24,6 @@ from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.operators.clusters import MAX_NODES, Clusters
 from threadcast.runtime.operators.kernels import Kernel
 from threadcast.runtime.operators.library import FusedOperators
-from threadcast.runtime.operators.parts import Part
 
 LENGTH = 4_109
 """Elements of the small operator: vectors of any length with some left over, and each pair of special values."""
@@ -54,10 +53,7 @@ class LoopChecks:
 
     def _of_loop(self, clusters: Clusters, kernel: Kernel) -> str | None:
         values = _stored(clusters, kernel)
-        small = replace(
-            kernel, shape=(LENGTH,), parts=tuple(map(Part, kernel.inputs)),
-            outputs=tuple(TensorSpec((LENGTH,)) for _ in values),
-        )  # fmt: skip
+        small = replace(kernel, shape=(LENGTH,), outputs=tuple(TensorSpec((LENGTH,)) for _ in values))
         (operator,) = self.operators.of([small])
         numbers = [_numbers()[n * _SHIFT :][: 2 * LENGTH] for n in range(len(kernel.inputs))]
         dense, strided = [x[:LENGTH] for x in numbers], [x[::2] for x in numbers]

@@ -185,13 +185,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("send_home", &send_home);
   module.def("is_pinned", &is_pinned);
   module.def("define_fused", [](const std::string& schema, const std::string& name, const std::string& path,
-                                const std::string& symbol, std::vector<int64_t> sizes,
-                                const std::vector<std::tuple<int64_t, std::vector<int64_t>, std::vector<int64_t>,
-                                                             std::vector<int64_t>>>& inputs,
+                                const std::string& symbol, std::vector<int64_t> sizes, size_t inputs,
                                 std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs) {
-    FusedSpec spec{std::move(sizes), {}, std::move(outputs)};
-    for (const auto& [offset, part, strides, whole] : inputs) spec.inputs.push_back({offset, part, strides, whole});
-    define_fused(schema, name, path, symbol, std::move(spec));
+    define_fused(schema, name, path, symbol, {std::move(sizes), inputs, std::move(outputs)});
   }, py::kw_only(), py::arg("schema"), py::arg("name"), py::arg("path"), py::arg("symbol"), py::arg("sizes"),
       py::arg("inputs"), py::arg("outputs"));
   module.def("define_aggregation", &define_aggregation);

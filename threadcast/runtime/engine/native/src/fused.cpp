@@ -80,9 +80,9 @@ class Fused : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
     std::vector<at::Tensor> inputs, outputs;
-    inputs.reserve(spec_.inputs.size());
-    for (const c10::IValue& value : torch::jit::last(*stack, spec_.inputs.size())) inputs.push_back(value.toTensor());
-    torch::jit::drop(*stack, spec_.inputs.size());
+    inputs.reserve(spec_.inputs);
+    for (const c10::IValue& value : torch::jit::last(*stack, spec_.inputs)) inputs.push_back(value.toTensor());
+    torch::jit::drop(*stack, spec_.inputs);
     outputs.reserve(spec_.outputs.size());
     for (const auto& [sizes, strides] : spec_.outputs)
       outputs.push_back(at::detail::empty_strided_cpu(sizes, strides, at::kFloat));
@@ -96,9 +96,9 @@ class Fused : public c10::OperatorKernel {
     }
     std::vector<char*> operands;
     operands.reserve(inputs.size() + outputs.size());
-    for (size_t k = 0; k < inputs.size(); ++k) {
-      TORCH_CHECK(inputs[k].scalar_type() == at::kFloat, "a fused operator takes float32, got ", inputs[k].scalar_type());
-      operands.push_back(static_cast<char*>(inputs[k].data_ptr()) + spec_.inputs[k].offset * sizeof(float));
+    for (const at::Tensor& input : inputs) {
+      TORCH_CHECK(input.scalar_type() == at::kFloat, "a fused operator takes float32, got ", input.scalar_type());
+      operands.push_back(static_cast<char*>(input.data_ptr()));
     }
     for (const at::Tensor& output : outputs) operands.push_back(static_cast<char*>(output.data_ptr()));
     const int64_t most = std::max<int64_t>(1, walk->count / kGrain);
@@ -121,11 +121,7 @@ class Fused : public c10::OperatorKernel {
     for (size_t k = 0; k < inputs.size(); ++k) {
       walk.given.push_back(inputs[k].sizes().vec());
       walk.given[k].insert(walk.given[k].end(), inputs[k].strides().begin(), inputs[k].strides().end());
-      const Part& part = spec_.inputs[k];
-      TORCH_CHECK(part.whole.empty() || part.whole == walk.given[k],
-                  "a fused operator was made for parts of other tensors than ", inputs[k].sizes());
-      const at::IntArrayRef sizes = part.whole.empty() ? inputs[k].sizes() : at::IntArrayRef(part.sizes);
-      const at::IntArrayRef strides = part.whole.empty() ? inputs[k].strides() : at::IntArrayRef(part.strides);
+      const at::IntArrayRef sizes = inputs[k].sizes(), strides = inputs[k].strides();
       TORCH_CHECK(sizes.size() <= dims, "a fused operator was made for other shapes than ", sizes);
       const size_t missing = dims - sizes.size();
       for (size_t d = 0; d < sizes.size(); ++d) {

@@ -9,17 +9,9 @@
 namespace threadcast {
 
 // Operators made of a compiled loop over elements: several point-wise operators in one pass over memory.
-//
-// What the loop reads of an input: all, where `whole` is empty, else a view of a tensor whose sizes and strides are the
-// numbers of `whole`. Strides and offset in elements.
-struct Part {
-  int64_t offset = 0;
-  std::vector<int64_t> sizes, strides, whole;
-};
-
 struct FusedSpec {
   std::vector<int64_t> sizes;  // of the loop
-  std::vector<Part> inputs;
+  size_t inputs;
   std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs;  // sizes and strides of each
 };
 
