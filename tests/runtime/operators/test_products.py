@@ -146,6 +146,7 @@ def test_each_number_of_threads_gives_the_same(machine: Machine) -> None:
         lambda x, w: x[:, :8] @ w[:8],  # short sums
         lambda x, w: x[:16, :20] @ w[:20, :20],  # little work
         lambda x, w: torch.addmm(x, x, w, beta=0.5), lambda x, w: torch.addmm(x, x, w, alpha=2),
+        lambda x, w: torch.addmm(x, x, w, beta=2, alpha=2),
         lambda x, w: (x.double() @ w.double()).float(), lambda x, w: x @ w[:, 0], lambda x, w: x.mv(w[0]),
     ],
 )  # fmt: skip
