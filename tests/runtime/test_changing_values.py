@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +13,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
 
 import threadcast
-from threadcast.runtime.doors.optimized import Optimized
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.watching.model import Patience
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
@@ -127,75 +123,6 @@ def test_a_value_that_each_call_changes_is_left_to_pytorch_after_ten_calls(
         both(range(10, 30))
         settled_on_pytorch(call, name)
     assert block.values == of_eager.values
-
-
-@pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
-@pytest.mark.parametrize("where", ["model", "loss", "around"])
-@pytest.mark.parametrize("change", ["a counter", "a private counter", "a list that grows", "a factor"])
-def test_a_value_that_each_training_step_changes_is_left_to_pytorch(change: str, where: str) -> None:
-    does, name = CHANGES[change]
-
-    def trained(optimized: bool) -> tuple[Any, list[float], Any]:
-        torch.manual_seed(0)
-        model, of_loss = Block(does if where == "model" else bool), Block(does if where == "loss" else bool)
-        of_loss.requires_grad_(False)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-
-        def loss(found: Tensor, wanted: Tensor) -> Tensor:
-            return mse_loss(of_loss(found), wanted)
-
-        def eagerly(x: Tensor, y: Tensor) -> Tensor:
-            optimizer.zero_grad()
-            value = loss(model(x), y)
-            torch.autograd.backward(value)
-            optimizer.step()
-            return value.detach()
-
-        step: Any = threadcast.optimize_training(model, loss, optimizer, cores=1) if optimized else eagerly
-        losses = []
-        for seed in range(20):
-            if where == "around":
-                does(model)
-            losses.append(float(step(numbers(seed), numbers(seed + 100))))
-            if optimized and seed >= 9:
-                settled_on_pytorch(step, name.removeprefix("Block."))
-        return step, losses, (model.values, of_loss.values)
-
-    step, losses, values = trained(True)
-    step.close()
-    _, wanted, wanted_values = trained(False)
-    assert losses == pytest.approx(wanted, rel=1e-10)
-    assert values == wanted_values
-
-
-def run_of(call: Any) -> Iterator[Any]:
-    """What ran each of the next calls."""
-    for seed in itertools.count():
-        call(numbers(seed))
-        yield call._optimized._last
-
-
-@pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
-def test_a_look_comes_again_ever_later_and_what_stands_still_gets_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Patience, "LEAST_REST", 8)
-    looks = 0
-    found = Optimized._found
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        return found(*arguments, **options)
-
-    monkeypatch.setattr(Optimized, "_found", counted)
-    model, x = Block(bool).eval(), numbers(0)
-    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
-        for step in range(100):
-            model.tau = 1 + step / 100
-            torch.testing.assert_close(call(x), model(x))
-        assert looks < 20
-        runs = run_of(call)
-        assert any(isinstance(next(runs), Tuning) for _ in range(300))
-        assert call.reports[0].reason == ""
 
 
 def test_a_value_that_changes_rarely_hinders_no_plan() -> None:

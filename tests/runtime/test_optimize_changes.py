@@ -16,8 +16,6 @@ from torch.nn.functional import cross_entropy
 
 import threadcast
 from tests.runtime.small_training import Net, batch, net, run_until_settled, same_state, train_eagerly
-from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.variant import MemoryFormat
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
@@ -104,22 +102,6 @@ def test_state_of_layers_that_were_exchanged_refuses_no_plan(trained: Any) -> No
     same_state(mine, eager)
     assert [(report.runs, report.reason) for report in step.reports] == [("plan", "")]
     assert len(my_optimizer.state) == len(eager_optimizer.state)
-
-
-@pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
-@pytest.mark.parametrize("options", [{}, {"keep_grads": True}], ids=str)
-def test_fused_updates_count_for_weights_that_another_call_has_reordered(options: dict[str, Any]) -> None:
-    mine, eager = net(), net()
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.05, momentum=0.9, fused=True) for one in (mine, eager)]
-    mine.mix.register_forward_hook(lambda *_: None)  # so that PyTorch runs all steps
-    by_another = ModelFormat(mine)
-    with closing(threadcast.optimize_training(mine, cross_entropy, optimizers[0], **options)) as step:
-        for memory_format in (MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN):
-            by_another.set(memory_format)
-            for seed in range(3):
-                x, y = batch(seed)
-                torch.testing.assert_close(step(x, y), train_eagerly(eager, optimizers[1], x, y), rtol=1e-8, atol=1e-10)
-            same_state(mine, eager)
 
 
 def test_hooks_of_parameters_that_come_later_are_noticed(trained: Any) -> None:
