@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
-from unittest.mock import patch
 
 from threadcast.core.errors import CaptureError
 
@@ -75,8 +74,13 @@ def replaced(*stand_ins: StandIn) -> Iterator[None]:
 
         return called
 
-    with ExitStack() as end:
-        end.callback(here.clear)
-        for owner, name, stand_in in stand_ins:
-            end.enter_context(patch.object(owner, name, divided(getattr(owner, name), stand_in)))
+    absent = object()
+    before = [(owner, name, vars(owner).get(name, absent)) for owner, name, _ in stand_ins]
+    try:
+        for owner, name, stand_in in stand_ins:  # `unittest.mock.patch` takes ten times as long, for 90 functions
+            setattr(owner, name, divided(getattr(owner, name), stand_in))
         yield
+    finally:
+        here.clear()
+        for owner, name, own in before:
+            delattr(owner, name) if own is absent else setattr(owner, name, own)

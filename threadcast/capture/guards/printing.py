@@ -89,7 +89,7 @@ def not_shown() -> Iterator[list[str]]:
 
         return called
 
-    streams = [(one, "write", written) for one in dict.fromkeys((sys.stdout, sys.stderr)) if one is not None]
+    streams = {id(one): (one, "write", written) for one in (sys.stdout, sys.stderr) if one is not None}.values()
     reads = ((owner, name, refusing(does)) for owner, name, does in READS)
     with (
         warnings.catch_warnings(),
