@@ -212,6 +212,12 @@ def test_a_search_for_backends_works_beside_calls_that_follow_one_another(
         before = search.waits
         run(tuned, 5)
         assert (search.rests, search.waits) == (False, before)
+        run(tuned, 2 * tuning.IN_A_ROW)
+        clock.now_s += 1.0  # the caller prints a line, say
+        run(tuned, 1)
+        assert (search.rests, search.waits) == (False, before)
+        clock.now_s += 1.0
+        run(tuned, 1)
         clock.now_s += 1.0  # the caller does something else
         run(tuned, 5)
         assert search.rests
@@ -264,6 +270,8 @@ def test_calls_leave_a_core_to_a_search_that_works_beside_them(
             search.has_turn = True
             assert cores_of_a_call() == fewer
             clock.now_s += 10.0  # the caller does something else
+            run(tuned, 1)
+            clock.now_s += 10.0
             assert (cores_of_a_call(), search.rests) == (len(machine), True)
     finally:
         torch.set_num_threads(before)

@@ -64,7 +64,8 @@ class Tuning(Candidates):
     _spares = False
     """Whether the next call leaves a core to a search for backends."""
     _ended_s, _in_a_row = 0.0, 0
-    """When the last call ended, and calls since one after which the caller did something else."""
+    """When the last call ended, and calls in a row: whatever else the caller does after one, as to print a line each
+    second, takes off some."""
     _kept: Way | None = None
     _passes = _passed = 0
     """What was kept, the next calls that it runs without being timed, and those since the last one that was."""
@@ -327,9 +328,10 @@ class Tuning(Candidates):
         """
         step_s, unlimited = self.tournament.best_s or 0.0, self.budget.unlimited
         compares = self.tournament.learns or self._planner.works
-        self._in_a_row = self._in_a_row + 1 if now_s - self._ended_s <= LITTLE * step_s else 0
+        at_once = now_s - self._ended_s <= LITTLE * step_s
+        self._in_a_row = min(self._in_a_row + 1, 2 * IN_A_ROW) if at_once else max(0, self._in_a_row - IN_A_ROW)
         pays = not (compares or unlimited or self.budget.rests) and self.tournament.comes_first(BACKENDS)
-        follows, least_s = self._in_a_row > IN_A_ROW, step_s if self._spares else BURST_S
+        follows, least_s = self._in_a_row >= IN_A_ROW, step_s if self._spares else BURST_S
         beside = unlimited or (pays and follows and self.budget.allows(least_s))
         rests = compares or not beside or self.eager_s is None
         self._backends.before_step(rests=rests)
