@@ -90,7 +90,7 @@ def permissive_sets() -> dict[str, list[Measurement]]:
 
 def learned(sets: dict[str, list[Measurement]], *, without: str = "") -> Prior:
     """The prior from all sets but one."""
-    return Prior.learned([m for name, of_set in sets.items() if name != without for m in of_set], shape=SHAPE, jobs=2)
+    return Prior.learned([m for name, of_set in sets.items() if name != without for m in of_set], shape=SHAPE)
 
 
 @dataclass(frozen=True)

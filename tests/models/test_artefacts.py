@@ -80,7 +80,7 @@ def test_numbers_for_other_features_are_refused(regressor):
 
 
 def grown(trees):
-    return BoostedTrees.grown(ROWS, TARGETS, n_estimators=trees, jobs=1, random_state=0)
+    return BoostedTrees.grown(ROWS, TARGETS, n_estimators=trees, random_state=0)
 
 
 @pytest.fixture(scope="module")

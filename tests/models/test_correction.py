@@ -77,14 +77,6 @@ def test_few_ops_are_not_corrected():
     assert "correction.0.trees.json" not in model.to_files()
 
 
-def test_several_threads_forecast_alike(model):
-    entries = group(jagged(OPS[220:]))
-    several = LearnedCurve(jobs=2).from_files(model.to_files())
-    ops, observed = [entry.op for entry in entries], [replay(model, entry) for entry in entries]
-    one, two = (m.predict_many(ops, observed, CASES, machine=MACHINE) for m in (model, several))
-    np.testing.assert_array_equal(one.seconds, two.seconds)
-
-
 @pytest.mark.system
 def test_of_many_points_it_learns_from_some_ops_of_each_design(model, monkeypatch):
     monkeypatch.setattr(correction, "MOST_POINTS", 6000)

@@ -143,11 +143,6 @@ def test_an_op_without_its_samples_is_refused_by_name(ols):
         ols.predict(UNSEEN[0], [measure(UNSEEN[0], Case(1, Affinity.SPREAD))], CASES, machine=MACHINE)
 
 
-@pytest.mark.system
-def test_fitting_side_by_side_gives_the_same_forecasts(ols, worker_processes):
-    assert np.array_equal(forecast(create("ols", jobs=2).fit(TRAINING), UNSEEN[:3]), forecast(ols, UNSEEN[:3]))
-
-
 @pytest.mark.parametrize("options", [{"samples": 0}, {"scale": "cubic"}, {"seed": -1}])
 def test_wrong_options_are_refused(options):
     with pytest.raises(InvalidInput, match=f"{next(iter(options))}="):

@@ -189,15 +189,15 @@ def test_machines_of_one_family_are_left_out_together(monkeypatch):
     points, learned_from = Points.of(entries), []
     grow = Points.trees
 
-    def watched(self, shape, rows, *, jobs):
+    def watched(self, shape, rows):
         learned_from.append(
             {e.machine.name for e, of_op in zip(entries, points.of_op, strict=True) if rows[of_op].all()}
         )
-        return grow(self, shape, rows, jobs=jobs)
+        return grow(self, shape, rows)
 
     monkeypatch.setattr(Points, "trees", watched)
-    found = list(machines_left_out(entries, points, Shape(trees=5), jobs=1))
+    found = list(machines_left_out(entries, points, Shape(trees=5)))
     assert [errors.shape for errors in found] == [(40, len(alone.cases()))] * 3
     assert learned_from == [{"one", "other"}, {"alone"}]
     single = group(measure_all(TRAIN, machine=alone))
-    assert list(machines_left_out(single, Points.of(single), Shape(trees=5), jobs=1)) == []
+    assert list(machines_left_out(single, Points.of(single), Shape(trees=5))) == []

@@ -41,12 +41,9 @@ class BoostedTrees:
         _boosters.add(booster)
 
     @classmethod
-    def grown(
-        cls, features: NDArray[Any], targets: Floats, *, weights: Floats | None = None, jobs: int, **options: Any
-    ) -> Self:
-        """Trees that learned targets (n_points,) from features (n_points, n_features) by `jobs` threads; `options` are
-        those of XGBoost."""
-        made = xgboost_library().XGBRegressor(subsample=0.8, max_bin=256, tree_method="hist", n_jobs=jobs, **options)
+    def grown(cls, features: NDArray[Any], targets: Floats, *, weights: Floats | None = None, **options: Any) -> Self:
+        """Trees that learned targets (n_points,) from features (n_points, n_features); XGBoost knows the `options`."""
+        made = xgboost_library().XGBRegressor(subsample=0.8, max_bin=256, tree_method="hist", n_jobs=1, **options)
         return cls(made.fit(features, targets, sample_weight=weights).get_booster())
 
     def forecast(self, features: NDArray[Any]) -> Floats:

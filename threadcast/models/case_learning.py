@@ -10,7 +10,7 @@ import numpy as np
 from threadcast.core import Case
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
-from threadcast.models import feature_selection, parallel
+from threadcast.models import feature_selection
 from threadcast.models.case_regression import CaseRegression, Recipe, Sampled, Scaler, features_of, reference_of
 from threadcast.models.feature_selection import Normaliser
 from threadcast.models.intervals import residual_bounds
@@ -34,10 +34,10 @@ half of MKL's sgemm and sdot curves at 1 to 96 threads the interval so found hel
 for 11 of the 15 regressors; passive-aggressive (74 %) is the worst."""
 
 
-def learn(entries: Sequence[MeasuredOp], recipe: Recipe, *, jobs: int = 1) -> tuple[CaseRegression, tuple[str, ...]]:
+def learn(entries: Sequence[MeasuredOp], recipe: Recipe) -> tuple[CaseRegression, tuple[str, ...]]:
     """Regressors for the cases of the one machine that `entries` are from, and notes on what was left out.
 
-    `jobs` processes fit side by side. ModelError where fewer than `MIN_OPS` ops have all sampled cases.
+    ModelError where fewer than `MIN_OPS` ops have all sampled cases.
     """
     samples, rows = _choose_samples(entries, recipe)
     cases = tuple(case for case in _all_cases(rows) if sum(case in row.by_case for row in rows) >= MIN_OPS)
@@ -54,13 +54,13 @@ def learn(entries: Sequence[MeasuredOp], recipe: Recipe, *, jobs: int = 1) -> tu
     centre, spread = np.nanmean(targets, axis=0), np.nanstd(targets, axis=0)
     spread = np.where(spread > 0, spread, 1.0)
     scores = (targets - centre) / spread
-    fitted = _fit_cases(recipe, inputs, scores, range(len(cases)), jobs)
+    fitted = _fit_cases(recipe, inputs, scores, range(len(cases)))
     unknown = np.zeros(len(cases))
     learned = CaseRegression(
         recipe, cases, samples, counters, normaliser, scaler, tuple(numbers for numbers, _ in fitted),
         centre, spread, unknown, unknown, np.nanmin(ratios, axis=0), np.nanmax(ratios, axis=0),
     )  # fmt: skip
-    low, high = _residual_bounds(learned, inputs, scores, logs, reference, jobs)
+    low, high = _residual_bounds(learned, inputs, scores, logs, reference)
     notes = []
     if len(rows) < len(entries):
         notes.append(f"{len(entries) - len(rows)} of {len(entries)} ops left out: not all sampled cases were measured")
@@ -93,23 +93,14 @@ def _choose_counters(sampled: Sampled, targets: Floats, recipe: Recipe) -> tuple
     return normaliser, feature_selection.select(means, names, targets, seed=recipe.seed)
 
 
-def _fit_cases(
-    recipe: Recipe, inputs: Floats, scores: Floats, columns: Iterable[int], jobs: int
-) -> list[tuple[Numbers, bool]]:
+def _fit_cases(recipe: Recipe, inputs: Floats, scores: Floats, columns: Iterable[int]) -> list[tuple[Numbers, bool]]:
     """What a regressor learns for each of these columns of `scores`, learned from the rows that have a value there."""
-    import joblib
-
-    known = ~np.isnan(scores)
-    tasks = (
-        joblib.delayed(recipe.regressor.fitted)(inputs[known[:, c]], scores[known[:, c], c], seed=recipe.seed)
-        for c in columns
-    )
-    found = dict(parallel.run(tasks, jobs=jobs))
-    return [found[i] for i in range(len(found))]
+    known, fitted = ~np.isnan(scores), recipe.regressor.fitted
+    return [fitted(inputs[known[:, c]], scores[known[:, c], c], seed=recipe.seed) for c in columns]
 
 
 def _residual_bounds(
-    learned: CaseRegression, inputs: Floats, scores: Floats, logs: Floats, reference: Floats, jobs: int
+    learned: CaseRegression, inputs: Floats, scores: Floats, logs: Floats, reference: Floats
 ) -> tuple[Floats, Floats]:
     """Lower and upper bounds of out-of-fold residuals, (n_cases,); each case gets those of the nearest probed case.
 
@@ -122,7 +113,7 @@ def _residual_bounds(
     residuals = np.full((len(inputs), len(probes)), np.nan)
     for left_out in range(FOLDS):
         train, test = fold != left_out, fold == left_out
-        fitted = _fit_cases(learned.recipe, inputs[train], scores[train], probes, jobs)
+        fitted = _fit_cases(learned.recipe, inputs[train], scores[train], probes)
         forecasters = [learned.recipe.regressor.forecaster(numbers) for numbers, _ in fitted]
         found = np.stack([forecast(inputs[test]) for forecast in forecasters], axis=1)
         times = found * learned.spread[probes] + learned.centre[probes]

@@ -68,7 +68,6 @@ class Correction:
         truths: Sequence[Floats],
         cases: Sequence[Case],
         *,
-        jobs: int,
         seed: int,
         names: tuple[str, ...] = (),
     ) -> Correction:
@@ -89,7 +88,7 @@ class Correction:
             weights.append(spread[known] / spread[known].mean())
         trees = BoostedTrees.grown(
             np.concatenate(rows), np.concatenate(targets), weights=np.concatenate(weights), n_estimators=TREES,
-            max_depth=DEPTH, learning_rate=RATE, colsample_bytree=0.5, min_child_weight=LEAST_IN_LEAF, jobs=jobs,
+            max_depth=DEPTH, learning_rate=RATE, colsample_bytree=0.5, min_child_weight=LEAST_IN_LEAF,
             random_state=seed,
         )  # fmt: skip
         return cls(trees, names)

@@ -50,7 +50,7 @@ def some_of_each_machine(entries: Sequence[MeasuredOp], *, seed: int) -> tuple[t
 
 
 def learn(
-    entries: Sequence[MeasuredOp], by_trees: Sequence[Floats], *, samples: int, seed: int, jobs: int,
+    entries: Sequence[MeasuredOp], by_trees: Sequence[Floats], *, samples: int, seed: int,
     names: tuple[str, ...] = (),
 ) -> MachineCurves:  # fmt: skip
     """Learn one machine from its measured ops; `by_trees[i]` are log seconds of op i at its cases by trees that did not
@@ -72,7 +72,7 @@ def learn(
     base = share * np.where(np.isnan(trees), by_process, trees) + (1 - share) * by_process
     scales = _scales([op.kind for op in ops], known - base)
     held_out = HeldOutOps(
-        entries, cases, known, base, scales, _noise(entries, cases), seed=seed, jobs=jobs, names=names
+        entries, cases, known, base, scales, _noise(entries, cases), seed=seed, names=names
     )  # fmt: skip
     correction = held_out.correction()
     widths, low, high = held_out.bounds(samples)

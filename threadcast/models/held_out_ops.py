@@ -45,11 +45,11 @@ class HeldOutOps:
 
     def __init__(
         self, entries: Sequence[MeasuredOp], cases: tuple[Case, ...], known: Floats, base: Floats,
-        scales: dict[str, float], noise: Floats, *, seed: int, jobs: int, names: tuple[str, ...] = (),
+        scales: dict[str, float], noise: Floats, *, seed: int, names: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.cases, self.known, self.base = cases, known, base
         self.ops = [entry.op for entry in entries]
-        self._entries, self._random, self._seed, self._jobs = entries, np.random.default_rng(seed), seed, jobs
+        self._entries, self._random, self._seed = entries, np.random.default_rng(seed), seed
         self._names = names
         scaled = (known - base) / np.array([scales[op.kind] for op in self.ops])[:, None]
         threads = [case.threads for case in cases]
@@ -126,7 +126,7 @@ class HeldOutOps:
 
     def _trained(self, some: Sequence[_PartForecast]) -> Correction:
         forecasts, truths = [one.forecast for one in some], [one.truth for one in some]
-        return Correction.fitted(forecasts, truths, self.cases, jobs=self._jobs, seed=self._seed, names=self._names)
+        return Correction.fitted(forecasts, truths, self.cases, seed=self._seed, names=self._names)
 
     def _informative(self, count: int) -> tuple[int, ...]:
         """Positions of `count` cases, each the most informative one given those before it."""

@@ -68,7 +68,7 @@ class LearnedCurve(BatchModel):
     of the op.
 
     Intervals are scaled so that 90 % of them hold for ops that the Gaussian has not seen. Cases that were not measured
-    in training are interpolated. `jobs` threads grow trees and forecast many ops.
+    in training are interpolated.
 
     Sources: conditioning, Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, 2.2; choice of cases,
     Krause, Singh, Guestrin 2008, Near-optimal sensor placements in Gaussian processes.
@@ -78,11 +78,11 @@ class LearnedCurve(BatchModel):
 
     def __init__(
         self, *, samples: int = 3, enough: float = 0.0, trees: int = 60, depth: int = 8, rate: float = 0.12,
-        seed: int = 0, jobs: int = 1,
+        seed: int = 0,
     ) -> None:  # fmt: skip
         check_whole("samples", samples, 0)
         check(enough >= 0, "enough", enough, "at least 0, a share of the best case's time")
-        self.samples, self.enough, self.jobs = samples, float(enough), jobs
+        self.samples, self.enough = samples, float(enough)
         self.shape = Shape(trees, depth, rate, seed)
         self.notes: tuple[str, ...] = ()
         """What the last `fit` left out."""
@@ -147,7 +147,7 @@ class LearnedCurve(BatchModel):
         op_features = OpFeatures.learned(entries)
         entries, names = op_features.of_entries(entries), op_features.names
         points = Points.of(entries, names, MachineLimits.learned(entries))
-        trees, residuals = points.learned(self.shape, jobs=self.jobs)
+        trees, residuals = points.learned(self.shape)
         out_of_fold = points.targets - residuals
         machines, sparse = {}, []
         for fingerprint, rows in rows_by_machine(entries).items():
@@ -163,12 +163,10 @@ class LearnedCurve(BatchModel):
                 for row, entry in zip(rows, own, strict=True)
             ]
             with one_blas_thread():
-                machines[fingerprint] = learn(
-                    own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
-                )
+                machines[fingerprint] = learn(own, by_trees, samples=self.samples, seed=self.shape.seed, names=names)
         self._trees, self._machines = trees, machines
         self._op_features, self.notes = op_features, tuple(notes)
-        self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape, jobs=self.jobs))
+        self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape))
         self._unknown = JointProcess(prior=Prior(trees, self._transfer), seed=self.shape.seed)
         self._sparse = JointProcess(seed=self.shape.seed).fit(self._translated(sparse)) if sparse else None
         return self
@@ -181,7 +179,7 @@ class LearnedCurve(BatchModel):
         """A copy of `fitted` with the options of this one."""
         assert isinstance(fitted, LearnedCurve)
         found, count = copy(fitted), self.samples + 1
-        found.samples, found.enough, found.jobs = self.samples, self.enough, self.jobs
+        found.samples, found.enough = self.samples, self.enough
         found._machines = {
             fingerprint: replace(
                 learned, low=learned.low[:count], high=learned.high[:count],
@@ -299,16 +297,16 @@ class LearnedCurve(BatchModel):
         def of_some(some: Sequence[int]) -> Floats:
             return learned.log_seconds(forecast.rows(slice(some[0], some[-1] + 1)))
 
-        return in_chunks(of_some, range(len(forecast.ops)), jobs=self.jobs)
+        return in_chunks(of_some, range(len(forecast.ops)))
 
     def _base(self, ops: Sequence[Op], learned: MachineCurves, machine: Machine) -> Floats:
-        """(n_ops, n_cases) log seconds without samples, computed by `jobs` threads."""
+        """(n_ops, n_cases) log seconds without samples."""
 
         def by_trees(some: Sequence[Op]) -> Floats:
             assert self._trees is not None
             return self._trees.log_seconds(some, machine, learned.cases)
 
-        return in_chunks(lambda some: learned.base(some, by_trees), ops, jobs=self.jobs)
+        return in_chunks(lambda some: learned.base(some, by_trees), ops)
 
     def _process(self, machine: Machine, observed: Sequence[Sequence[Measurement]] = ()) -> JointProcess:
         """What forecasts ops on a machine without a Gaussian of its own. On one that was not learned from, what was
@@ -349,7 +347,7 @@ class LearnedCurve(BatchModel):
         with reading("model.json"):
             check_schema(document, SCHEMA)
             loaded = LearnedCurve(
-                samples=member(document, "samples", int), enough=float(document["enough"]), jobs=self.jobs,
+                samples=member(document, "samples", int), enough=float(document["enough"]),
                 **asdict(Shape(**member(document, "shape", dict))),
             )  # fmt: skip
             fitted = member(document, "fitted", bool)

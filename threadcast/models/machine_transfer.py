@@ -64,7 +64,7 @@ class MachineTransfer:
         return cls(*values)
 
 
-def machines_left_out(entries: Sequence[MeasuredOp], points: Points, shape: Shape, *, jobs: int) -> Iterator[Floats]:
+def machines_left_out(entries: Sequence[MeasuredOp], points: Points, shape: Shape) -> Iterator[Floats]:
     """For each machine: errors (n_ops, n_cases) of log forecasts by trees that know the other machines only, NaN where
     nothing was measured.
 
@@ -78,7 +78,7 @@ def machines_left_out(entries: Sequence[MeasuredOp], points: Points, shape: Shap
         for rows, own in zip(points.of_op, families, strict=True):
             others[rows] = own != family
         if others.any():
-            without[family] = points.trees(shape, others, jobs=jobs)
+            without[family] = points.trees(shape, others)
     for ops in rows_by_machine(entries).values():
         trees = without.get(families[ops[0]])
         if trees is not None and len(ops) >= LEAST_OPS:

@@ -1,11 +1,10 @@
-"""Runs work in several processes or threads, which end with the work, or on a cluster, which stays."""
+"""Runs work in several processes that end with it, or on a cluster, which stays; linear algebra in one thread."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -23,7 +22,7 @@ CONNECT_S = 10.0
 """Longest wait for a cluster's answer, in seconds."""
 
 CHUNK = 256
-"""Number of ops whose features a thread holds in memory at once."""
+"""Number of ops whose features are held in memory at once."""
 
 _on_cluster: ContextVar[bool] = ContextVar("on_cluster", default=False)
 
@@ -135,15 +134,7 @@ def _loaded_libraries(modules: int) -> Any:
     return ThreadpoolController()
 
 
-def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T], *, jobs: int) -> Floats:
-    """(n_ops, n_cases) from `forecast`, which returns one row for each op: called for `CHUNK` ops at a time, on `jobs`
-    threads."""
+def in_chunks(forecast: Callable[[Sequence[T]], Floats], ops: Sequence[T]) -> Floats:
+    """(n_ops, n_cases) from `forecast`, which returns one row for each op: called for `CHUNK` ops at a time."""
     parts = [ops[start : start + CHUNK] for start in range(0, len(ops), CHUNK)]
-    if len(parts) == 1:
-        return forecast(ops)
-    if jobs == 1:
-        return np.concatenate([forecast(part) for part in parts])
-    # While several threads multiply matrices, the threads of the linear algebra library would spin and wait for each
-    # other.
-    with one_blas_thread(), ThreadPoolExecutor(jobs) as threads:
-        return np.concatenate(list(threads.map(forecast, parts)))
+    return forecast(ops) if len(parts) == 1 else np.concatenate([forecast(part) for part in parts])

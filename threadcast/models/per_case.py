@@ -40,12 +40,9 @@ class PerCase(BatchModel):
     It learns each machine by itself, and cannot forecast for another one, nor for an op without all sampled cases.
     """
 
-    def __init__(
-        self, regressor: Regressor, *, samples: int = 4, scale: Scale = "log", seed: int = 0, jobs: int = 1
-    ) -> None:
+    def __init__(self, regressor: Regressor, *, samples: int = 4, scale: Scale = "log", seed: int = 0) -> None:
         self.recipe = Recipe(regressor, samples, scale, seed)
         self.name = regressor.name
-        self.jobs = jobs
         self.notes: tuple[str, ...] = ()
         """What the last `fit` left out, and how many regressors did not converge."""
         self._learned: dict[str, CaseRegression] = {}
@@ -58,13 +55,12 @@ class PerCase(BatchModel):
         return next((case for case in samples if case not in measured_at), None)
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Learn one set of regressors for each machine, `jobs` at a time; ModelError where one has too few usable
-        ops."""
+        """Learn one set of regressors for each machine; ModelError where one has too few usable ops."""
         entries, refused = usable(group(measurements))
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
         learned = {}
         for fingerprint, listed in by_machine(entries).items():
-            learned[fingerprint], more = learn(listed, self.recipe, jobs=self.jobs)
+            learned[fingerprint], more = learn(listed, self.recipe)
             notes += [f"{fingerprint}: {note}" for note in more]
         self._learned, self.notes = learned, tuple(notes)
         return self

@@ -44,12 +44,12 @@ class PointTrees:
         self.shape, self.names, self.limits = shape, names, limits or MachineLimits()
         self._grown: BoostedTrees | None = None
 
-    def fit(self, features: Features, targets: Floats, *, jobs: int) -> PointTrees:
+    def fit(self, features: Features, targets: Floats) -> PointTrees:
         """Learn targets (n_points,) from features (n_points, n_features)."""
         shape = self.shape
         self._grown = BoostedTrees.grown(
             features, targets, n_estimators=shape.trees, max_depth=shape.depth, learning_rate=shape.rate,
-            colsample_bytree=0.6, min_child_weight=4, jobs=jobs, random_state=shape.seed,
+            colsample_bytree=0.6, min_child_weight=4, random_state=shape.seed,
         )  # fmt: skip
         return self
 
@@ -111,7 +111,7 @@ class Points:
         joined = [np.concatenate(parts) for parts in (features, targets, rooflines)]
         return cls(joined[0], joined[1], joined[2], tuple(of_op), tuple(entries), names, limits)
 
-    def learned(self, shape: Shape, *, jobs: int) -> tuple[PointTrees, Floats]:
+    def learned(self, shape: Shape) -> tuple[PointTrees, Floats]:
         """Trees that learned from all points, and residuals (n_points,) of trees that did not learn from the point's
         op, whatever its machine."""
         residuals = np.empty(len(self.targets))
@@ -119,10 +119,10 @@ class Points:
             out = np.zeros(len(self.targets), dtype=bool)
             for i in fold.test:
                 out[self.of_op[i]] = True
-            trees = self.trees(shape, ~out, jobs=jobs)
+            trees = self.trees(shape, ~out)
             residuals[out] = self.targets[out] - trees.grown.forecast(self.features[out])
-        return self.trees(shape, slice(None), jobs=jobs), residuals
+        return self.trees(shape, slice(None)), residuals
 
-    def trees(self, shape: Shape, rows: NDArray[np.bool_] | slice, *, jobs: int) -> PointTrees:
+    def trees(self, shape: Shape, rows: NDArray[np.bool_] | slice) -> PointTrees:
         """Trees that learned from some of the rows."""
-        return PointTrees(shape, self.names, self.limits).fit(self.features[rows], self.targets[rows], jobs=jobs)
+        return PointTrees(shape, self.names, self.limits).fit(self.features[rows], self.targets[rows])

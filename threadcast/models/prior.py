@@ -38,12 +38,12 @@ class Prior:
         self._trees, self.transfer = trees, transfer
 
     @classmethod
-    def learned(cls, measurements: Sequence[Measurement], *, shape: Shape, jobs: int = 1) -> Self:
+    def learned(cls, measurements: Sequence[Measurement], *, shape: Shape) -> Self:
         """Learn from measurements on several machines."""
         entries, _ = usable(group(measurements))
         points = Points.of(entries)
-        transfer = MachineTransfer.learned(machines_left_out(entries, points, shape, jobs=jobs))
-        return cls(points.trees(shape, slice(None), jobs=jobs), transfer)
+        transfer = MachineTransfer.learned(machines_left_out(entries, points, shape))
+        return cls(points.trees(shape, slice(None)), transfer)
 
     def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
         """(n_ops, n_cases) log seconds; of ops of tables, without tensors, by the trees' own curves: other machines

@@ -35,8 +35,8 @@ class StaticRegressor(BatchModel):
 
     name = "static_xgboost"
 
-    def __init__(self, *, trees: int = 300, depth: int = 8, rate: float = 0.06, seed: int = 0, jobs: int = 1) -> None:
-        self.shape, self.jobs = Shape(trees, depth, rate, seed), jobs
+    def __init__(self, *, trees: int = 300, depth: int = 8, rate: float = 0.06, seed: int = 0) -> None:
+        self.shape = Shape(trees, depth, rate, seed)
         self._trees: PointTrees | None = None
         self._op_features = OpFeatures()
         self._bounds = (0.0, 0.0)
@@ -49,7 +49,7 @@ class StaticRegressor(BatchModel):
         self._op_features = OpFeatures.learned(entries)
         entries = self._op_features.of_entries(entries)
         points = Points.of(entries, self._op_features.names)
-        self._trees, residuals = points.learned(self.shape, jobs=self.jobs)
+        self._trees, residuals = points.learned(self.shape)
         self._of_kind = _bounds_by_kind(entries, [residuals[rows] for rows in points.of_op])
         lows, highs = zip(*self._of_kind.values(), strict=True)
         self._bounds = min(lows), max(highs)
@@ -72,7 +72,7 @@ class StaticRegressor(BatchModel):
             raise ModelError(f"{self.name} has learned nothing yet: fit it first")
         self.check_batch(ops, observed)
         trees, ops = self._trees, self._op_features.translated(ops)
-        logs = in_chunks(lambda some: trees.log_seconds(some, machine, cases), ops, jobs=1)
+        logs = in_chunks(lambda some: trees.log_seconds(some, machine, cases), ops)
         bounds = np.array([self._of_kind.get(op.kind, self._bounds) for op in ops])
         seconds, low, high = np.exp(logs), np.exp(logs + bounds[:, :1]), np.exp(logs + bounds[:, 1:])
         return with_known(forecast_table(cases, seconds, low, high, self.name), list(map(by_case, observed)))
@@ -96,7 +96,7 @@ class StaticRegressor(BatchModel):
         document = read_json(files, "model.json")
         with reading("model.json"):
             check_schema(document, SCHEMA)
-            loaded = StaticRegressor(jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
+            loaded = StaticRegressor(**asdict(Shape(**member(document, "shape", dict))))
             loaded._bounds = read_log_bounds(member(document, "log_bounds", list))
             of_kind = member(document, "log_bounds_of_kinds", dict)
             loaded._of_kind = {str(kind): read_log_bounds(bounds) for kind, bounds in of_kind.items()}
