@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from threadcast.core.measurement import Doubt
 from threadcast.models.interpolation import knots_of
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.learned_curve import LearnedCurve
-from threadcast.models.linear_scaling import BEYOND, within_linear_scaling
+from threadcast.models.linear_scaling import BEYOND, measured_or_forecast, within_linear_scaling
 
 MACHINE = Machine.uniform("four", 4, group_size=4)
 CASES = MACHINE.cases()
@@ -85,3 +87,17 @@ def test_what_is_stale_limits_nothing() -> None:
     assert knots_of({ONE: stale})[ONE].source is Source.EXTRAPOLATED
     before = table(1.0, 0.5, 0.4, 0.3)
     assert (limited(before, stale).seconds == before.seconds).all()
+
+
+def test_ops_measured_in_all_cases_are_not_forecast() -> None:
+    all_of_it, some = [measured(case, 1.0) for case in CASES], [measured(TWO, 2.0)]
+    rows: list[int] = []
+
+    def forecast(wanting: Sequence[int], known: Sequence[Mapping[Case, Measurement]]) -> CurveTable:
+        assert [list(measured_at) for measured_at in known] == [[TWO]]
+        rows.extend(wanting)
+        return table(3.0, 2.0, 1.5, 1.25)
+
+    found = measured_or_forecast([all_of_it, some], CASES, "some", forecast)
+    assert rows == [1]
+    assert found.seconds.tolist() == [[1.0] * 4, [3.0, 2.0, 1.5, 1.25]]
