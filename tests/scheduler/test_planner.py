@@ -51,7 +51,7 @@ def test_an_argument_of_another_type_is_named(wrong: dict[str, Any]) -> None:
 
 def test_auto_is_never_worse_than_its_policies_nor_than_the_default() -> None:
     each = {name: plan(PROBLEM, policy=name).makespan_s for name in without_options()}
-    best = plan(PROBLEM, budget_s=HANGS_S)  # no policy is left out for want of time
+    best = plan(PROBLEM, budget_s=HANGS_S)  # the search ends by itself
     assert best.makespan_s <= min(each.values())
     assert best.makespan_s <= plan(PROBLEM, policy="fifo").makespan_s
     check_schedule(PROBLEM.graph, best, machine=PROBLEM.machine)

@@ -29,20 +29,10 @@ AUTO = ("critical_path", "strategies_1_3", "strategies_1_2_3", "strategies", "ma
 """Policies whose plans "auto" always compares with the search's: policies that use hyper-threads, and the settings that
 a user finds by hand. So the plan is, by prediction, never worse than the framework's default."""
 
-AUTO_IN_TIME = (
-    "ios", "mcpa", "cpa", "sequential", "strategies_1", "strategies_1_2", "fifo", "lp_rounding",
-)  # fmt: skip
-"""Policies that "auto" also tries while time is left, the most promising and quickest first."""
-
 COMPARED_OPS = 2_000
 """Most ops of a graph for which "auto" tries policies: those of `AUTO` take 0.25 s for each thousand ops."""
 
-IOS_OPS, IOS_CANDIDATES = 250, 5_000
-"""Most ops of a graph for which "auto" tries IOS, and the candidate stages that IOS then looks at. On DCGAN (144 ops)
-this takes 0.35 s. 20,000 candidates take 1.2 s for a plan that is 0.1 % shorter; 2,000 give one that is 1 to 9 %
-longer."""
-
-OPTIONS: dict[str, dict[str, Any]] = {"manual_grid": {"oversubscribed": False}, "ios": {"candidates": IOS_CANDIDATES}}
+OPTIONS: dict[str, dict[str, Any]] = {"manual_grid": {"oversubscribed": False}}
 """Options that "auto" passes to these policies. Oversubscription is left out, because time slices cost more than the
 simulator predicts."""
 
@@ -152,10 +142,7 @@ class _PlanSearch:
     def _other_policies(self, best_s: float) -> Iterator[_Candidate]:
         """Plans of other policies, each shorter than `best_s` and the ones before it, by more than rounding."""
         problem, interference = self._problem, self._interference
-        for name in (*AUTO, *AUTO_IN_TIME):
-            late = name in AUTO_IN_TIME and time.monotonic() >= self._deadline_s
-            if late or (name == "ios" and len(problem.graph) > IOS_OPS):
-                continue
+        for name in AUTO:
             options = OPTIONS.get(name, {})
             run = _simulated(problem, name, interference, options, give_up_s=best_s * (1 - ROUNDING))
             if run.done:
