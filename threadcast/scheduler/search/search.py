@@ -13,7 +13,7 @@ from threadcast.scheduler.kernels.compiled import COMPILED, UNCOMPILED
 from threadcast.scheduler.kernels.dispatching import dispatch
 from threadcast.scheduler.kernels.insertion import fill_levels
 from threadcast.scheduler.kernels.instance import Floats, Instance, Ints
-from threadcast.scheduler.search.allotments import balanced, level_shares, widest_within
+from threadcast.scheduler.search.allotments import balanced, widest_within
 from threadcast.scheduler.search.annealing import annealed, random_state
 from threadcast.scheduler.search.solution import Solution
 
@@ -25,7 +25,7 @@ REFINED = 4
 """Number of best allotments that are refined."""
 
 ANNEALED_OPS = 3000
-"""Most ops for which schedules are annealed; for more, rebuilding a schedule takes so long that bulk moves win."""
+"""Most ops for which schedules are annealed; for more, rebuilding a schedule takes long and moves gain little."""
 ANNEALING_S = 3.0
 """Seconds from which the number of moves is computed by PER_OP_S and PER_PAIR_S. Moves really take about half of that
 on one core, because each is given up halfway in the mean."""
@@ -37,11 +37,6 @@ TRIES, SMALL_TRIES, SMALL = 2, 4, 100
 """Number of start schedules that are annealed, and the number for graphs of at most SMALL ops."""
 RETURNED = 8
 """Most schedules that a search returns."""
-
-BULK_OPS = 2_500_000
-"""Ops that all bulk moves on a large graph place together: about 0.8 s at 0.3 us each."""
-NEARLY_CRITICAL = 0.02
-"""Slack over the makespan up to which bulk moves more often widen an op than narrow it."""
 
 
 class _Start(NamedTuple):
@@ -80,12 +75,11 @@ class Search:
         self._random = np.random.default_rng(seed)
         self._level: Floats = np.empty(instance.n_ops)
         self._best: Solution | None = None
-        self._best_adapts = False
 
     def run(self) -> list[Solution]:
         """Return the schedules found, the shortest first."""
         starts = self._starts()
-        found = self._anneal(starts) if self.instance.n_ops <= ANNEALED_OPS else self._change_many()
+        found = self._anneal(starts) if self.instance.n_ops <= ANNEALED_OPS else []
         shortest: dict[float, Solution] = {}
         for solution in sorted([*found, *starts], key=lambda solution: solution.makespan_s):
             shortest.setdefault(solution.makespan_s, solution)
@@ -126,24 +120,19 @@ class Search:
         return list(shortest.values())
 
     def _widest(self) -> list[Ints]:
-        """Limits on the ops' widths: the same for all, or a precedence level's share by work."""
+        """Limits on the ops' widths, each the same for all ops."""
         n, cores = self.instance.n_ops, self.instance.cores
         uniform = {max(1, round(cores / 2 ** (k / 2))) for k in range(2 * cores.bit_length())} | {1, cores}
-        found = [np.full(n, width, dtype=np.int64) for width in sorted(uniform, reverse=True)]
-        for late in (False, True):
-            share = level_shares(self.instance, late=late)
-            found += [np.minimum(share * factor, cores).astype(np.int64) for factor in (1.0, 1.5)]
-        return found
+        return [np.full(n, width, dtype=np.int64) for width in sorted(uniform, reverse=True)]
 
-    def _dispatched(self, choice: Ints, *, adapt: bool = True, noise: Floats | None = None) -> Solution:
-        """The list schedule by falling level, times `noise` (n_ops,) where given."""
+    def _dispatched(self, choice: Ints, *, adapt: bool = True) -> Solution:
+        """The list schedule by falling level."""
         instance = self.instance
         fill_levels(instance.order, instance.successors, instance.times(choice), self._level)
-        key = -self._level if noise is None else -self._level * noise
         start, choice = np.empty(instance.n_ops), choice.copy()
-        solution = Solution(choice, start, float(dispatch(instance, key, adapt, choice, start)))
+        solution = Solution(choice, start, float(dispatch(instance, -self._level, adapt, choice, start)))
         if self._best is None or solution.makespan_s < self._best.makespan_s:
-            self._best, self._best_adapts = solution, adapt
+            self._best = solution
         return solution
 
     def _anneal(self, starts: list[Solution]) -> list[Solution]:
@@ -167,27 +156,6 @@ class Search:
             if self._best is None or solution.makespan_s < self._best.makespan_s:
                 self._best = solution
         return found
-
-    def _change_many(self) -> list[Solution]:
-        """Change the counts of many ops at once, and the order by noise; keep what is shorter."""
-        instance, random = self.instance, self._random
-        share = 0.05
-        for _ in range(BULK_OPS // instance.n_ops):
-            before = self._best
-            if before is None or self._is_over():
-                break
-            choice = before.choice.copy()
-            fill_levels(instance.order, instance.successors, instance.times(choice), self._level)
-            critical = before.start + self._level >= before.makespan_s * (1 - NEARLY_CRITICAL)
-            chosen = random.random(len(choice)) < share
-            change = np.where(random.random(len(choice)) < np.where(critical, 0.8, 0.2), 1, -1)
-            changed = np.clip(choice + change, 0, instance.choices - 1).astype(np.int64)
-            choice = np.where(chosen, changed, choice).astype(np.int64)
-            noise = 1 + 0.02 * random.standard_normal(len(choice)) if random.random() < 0.3 else None
-            adapt = self._best_adapts if random.random() < 0.8 else bool(random.integers(2))
-            self._dispatched(choice, adapt=adapt, noise=noise)
-            share = min(0.3, share * 1.5) if self._best is not before else max(2 / len(choice), share * 0.95)
-        return [] if self._best is None else [self._best]
 
 
 def _makespan_s(start: _Start) -> float:
