@@ -73,7 +73,7 @@ MOST = {
     "runtime/calls": (1_240, 16),
     "runtime/updates": (725, 15),
     "runtime/compiled": (1_940, 15),
-    "runtime/doors": (1_700, 15),
+    "runtime/doors": (1_670, 15),
 }
 """How large a room may be: lines (its size when its essay was written, and 5 %), and files beside the essay, of which
 fifteen are enough. Who needs more says why in the commit."""

@@ -38,7 +38,7 @@ def test_calls_with_other_numbers_get_graphs_of_their_own_or_run_as_pytorch(monk
     try:
         for number in (2, 2, 2, 5, 5, 2, 5, 5, 7, 7, 7, 2, 2, 1, 1, 4, 2, 5):
             check(number)
-        assert len(fast.fastest) == MOST_NUMBERS
+        assert len(fast._optimized._table.tunings) == MOST_NUMBERS
         assert OTHER_NUMBERS in str(fast._optimized.prepare((torch.ones(8, 64), torch.tensor(6)), {}))
         for _ in range(5):
             model.shift.data.add_(1)  # type: ignore[operator]
@@ -77,6 +77,6 @@ def test_calls_whose_masks_select_others_are_right_whatever_runs_them(monkeypatc
                 expected = model(x, edges)
             torch.testing.assert_close(fast(x, edges), expected)
             selected.add(int((edges[0] != edges[1]).sum()))
-        assert len(selected) > MOST_NUMBERS == len(fast.fastest)
+        assert len(selected) > MOST_NUMBERS == len(fast._optimized._table.tunings)
     finally:
         fast.close()

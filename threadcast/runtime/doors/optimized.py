@@ -41,7 +41,6 @@ from threadcast.runtime.plans.model_cores import ModelCores, core_choice
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.candidate import Way
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.model import Observation, Watch
@@ -255,11 +254,6 @@ class Optimized(LearnedCalls):
         return found or ([] if last is None else [Report()])
 
     @property
-    def fastest(self) -> list[Way]:
-        """The fastest way of the last comparison, one for each kind of arguments that could be captured."""
-        return [tuning.fastest for tuning in self._table.tunings]
-
-    @property
     def learning(self) -> bool:
         """Whether calls of the kind of the last call are still being measured, or backends tried for them.
 
@@ -270,19 +264,9 @@ class Optimized(LearnedCalls):
         return self._last.learning if isinstance(self._last, Tuning) else not isinstance(self._last, Fallback)
 
     @property
-    def gain_left(self) -> float:
-        """What more learning about calls of the kind of the last call may gain; see `Tuning.gain_left`."""
-        return self._last.gain_left if isinstance(self._last, Tuning) else math.inf
-
-    def conclude(self) -> None:
-        """Report what runs calls of the kind of the last call fastest so far, though others may still be tried."""
-        if isinstance(self._last, Tuning):
-            self._last.conclude()
-
-    def wait(self, timeout_s: float) -> None:
-        """Leave the cores to what learns beside the calls of the kind of the last call; see `Tuning.wait`."""
-        if isinstance(self._last, Tuning):
-            self._last.wait(timeout_s)
+    def tuning(self) -> Tuning | None:
+        """What finds out what runs calls of the kind of the last call fastest; None where nothing does."""
+        return self._last if isinstance(self._last, Tuning) else None
 
     @contextmanager
     def hurry(self) -> Iterator[None]:

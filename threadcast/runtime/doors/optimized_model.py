@@ -24,7 +24,6 @@ from threadcast.runtime.doors.optimized import Optimized
 from threadcast.runtime.doors.own_calls import OwnCalls
 from threadcast.runtime.doors.traced_step import timeline_page
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.tuner.candidate import Way
 from threadcast.runtime.tuner.report import COMPILING, NOT_CALLED, SHOWN, Report, Reports, in_brief
 
 _WAIT_S = 1.0
@@ -54,11 +53,6 @@ class OptimizedModel:
         return Reports(self._optimized.reports or [Report(reason=NOT_CALLED)])
 
     @property
-    def fastest(self) -> list[Way]:
-        """The fastest way of the last comparison, one for each kind of arguments that could be captured."""
-        return self._optimized.fastest
-
-    @property
     def learning(self) -> bool:
         """Whether anything is left to learn about calls such as the last one, so that what runs them may change.
 
@@ -80,18 +74,24 @@ class OptimizedModel:
             self._optimized.put_back()
             own.set_back()
 
+        def goes_on() -> bool:
+            tuning = self._optimized.tuning
+            return self.learning and (tuning is None or tuning.gain_left >= least_gain)
+
         try:
             try:
                 began_s, begun = time.monotonic(), begin()
                 with self._optimized.hurry():
-                    while begun and self.learning and self._optimized.gain_left >= least_gain and seconds > 0:
+                    while begun and goes_on() and seconds > 0:
                         call()
                         own.after_call()
-                        self._optimized.wait(min(_WAIT_S, seconds))
+                        if self._optimized.tuning is not None:
+                            self._optimized.tuning.wait(min(_WAIT_S, seconds))
                         compiles = any(report.reason == COMPILING for report in self.reports)
                         since_s, began_s = began_s, time.monotonic()
                         seconds -= 0.0 if compiles else began_s - since_s
-                    self._optimized.conclude()
+                    if self._optimized.tuning is not None:
+                        self._optimized.tuning.conclude()
             finally:
                 set_back()
         finally:
