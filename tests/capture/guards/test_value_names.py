@@ -83,3 +83,11 @@ def test_tensors_and_layers_that_a_module_holds_have_names() -> None:
     assert state.name_of(MODEL.layers[1], "bias") == "Model.layers.1.bias"
     assert state.name_of(MODEL.layers, "0") == "Model.layers.0"
     assert state.name_of(nn.ReLU(), "bias") is None
+
+
+def test_a_function_that_layers_call_may_be_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = PythonState([MODEL])
+    monkeypatch.setattr(nn.functional, "relu", nn.functional.tanh)
+    assert state.changed() == "torch.nn.functional.relu"
+    monkeypatch.undo()
+    assert state.changed() is None

@@ -151,6 +151,8 @@ class Reachable:
             self.tensors.append(value)
             self._add_attributes(place)
         elif isinstance(value, nn.Module):
+            if not self.modules:
+                self._add(vars(nn.functional), called(nn.functional), "library", nn.functional)
             self.modules.append(value)
             self._add_attributes(place)
             self._add_class(kind)

@@ -29,6 +29,8 @@ _FUNCTION_CALLS = frozenset(("forward", "setup_context", "backward", "vjp", "jvp
 """The methods of a `torch.autograd.Function` that PyTorch calls, though no code names them."""
 FOLLOWS_PARAMETERS = ("_flat_weights", "_flat_weight_refs")
 """Attributes of recurrent layers that PyTorch sets where it calls them with other parameters, as capturing does."""
+_LAYERS_CALL = frozenset(name for name, value in vars(nn.functional).items() if callable(value))
+"""Functions that PyTorch's layers call; a user may put others in their places at any time."""
 _MODULE_OWN = frozenset(vars(nn.Module()))
 """Attributes that every `nn.Module` has; they are checked elsewhere, where modules are watched."""
 
@@ -77,6 +79,8 @@ class ReadNames:
             return None
         if table.kind == "globals":
             return frozenset(table.globals)
+        if table.holder is nn.functional:
+            return _LAYERS_CALL | self.names
         if table.kind == "library":
             return self.names if table.holder is None else _CALLS | self._inherited[id(table.holder)]
         holder, items = table.holder, table.items
