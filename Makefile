@@ -58,12 +58,14 @@ docs: $(READY) ## Documents: the site, build/site/index.html; links that lead no
 	@echo "build/site/index.html; $(BIN)/mkdocs serve shows it at http://127.0.0.1:8000 and follows changes"
 
 # Benchmarks. OPTIONS="--rounds 2" goes to each benchmark in place of --write, which stores its table in data/studies and
-# writes its section of docs/figures. Options of each:
+# writes its section of docs/figures. Without them `bench` stores nothing. All others:
 # `python benchmarks/NAME.py --help`.
 WITH = $(or $(OPTIONS),--write)
 
 bench: $(READY) ## Benchmarks: the papers' tables, simulated, and short figures of this machine; minutes
-	$(BIN)/python benchmarks/paper_tables.py
+	$(BIN)/python benchmarks/paper_tables.py $(OPTIONS)
+	$(BIN)/python benchmarks/paper_protocol.py $(OPTIONS)
+	$(BIN)/python benchmarks/operators.py $(OPTIONS)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/engine_overhead.py
 	mkdir -p build && rm -f build/bench.db*
@@ -72,15 +74,8 @@ bench: $(READY) ## Benchmarks: the papers' tables, simulated, and short figures 
 bench-engine: $(READY) ## Benchmarks: optimised steps beside eager PyTorch and torch.compile; hours
 	$(BIN)/python benchmarks/engine.py $(WITH)
 
-bench-operators: $(READY) ## Benchmarks: operators of threadcast beside PyTorch's; a minute
-	$(BIN)/python benchmarks/operators.py $(WITH)
-
 bench-shared: $(READY) ## Benchmarks: training processes that share the cores, by hand and under the arbiter; an hour
 	$(BIN)/python benchmarks/malleable.py $(WITH)
-
-bench-papers: $(READY) ## Benchmarks: the papers' tables, on the simulated Xeon Phi, and one by its protocol; minutes
-	$(BIN)/python benchmarks/paper_tables.py $(WITH)
-	$(BIN)/python benchmarks/paper_protocol.py $(WITH)
 
 # The libraries are in an environment of their own. GRAPHNET=path is a clone of GraphNet (MIT), else it is cloned into
 # build; most of its graphs, by hashes of their paths, are held out and not read.
@@ -101,10 +96,8 @@ bench-zoo: $(ZOO)/.ready ## Benchmarks: 40 models of five libraries, 100 graphs 
 	$(ZOO)/bin/python benchmarks/judge.py zoo $(WITH)
 	GRAPHNET=$(GRAPHNET) $(ZOO)/bin/python benchmarks/judge.py graphnet $(WITH)
 
-bench-models: $(READY) ## Benchmarks: how well models forecast times of ops
+bench-models: $(READY) ## Benchmarks: how well models forecast times of ops, also of machines that nobody measured
 	$(BIN)/python benchmarks/models.py $(WITH)
-
-bench-prior: $(READY) ## Benchmarks: forecasts for machines that nobody measured
 	$(BIN)/python benchmarks/shipped_prior.py $(WITH)
 
 bench-profiling: $(READY) ## Benchmarks: how few measurements decide well

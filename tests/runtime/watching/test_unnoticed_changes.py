@@ -25,6 +25,7 @@ from functools import wraps
 from types import MappingProxyType, MethodType, ModuleType
 from typing import Any, ClassVar
 
+import jinja2
 import numpy as np
 import pytest
 import torch
@@ -249,6 +250,16 @@ def bar_of_tqdm() -> Any:
     return names["bar"]
 
 
+class Templated:
+    """Makes its function of a template once, as torch_geometric's layers do."""
+
+    def __init__(self) -> None:
+        self.text = jinja2.Environment().from_string("def called(x): return x * {{ factor }}").render(factor=2)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
 def with_one_thread(x: Tensor) -> Tensor:
     with set_torch_threads(1):
         torch.set_num_threads(1)
@@ -270,6 +281,7 @@ def with_one_thread(x: Tensor) -> Tensor:
         (own_eval(), None),
         (lambda x: re.compile("a"), None),
         (bar_of_tqdm(), None),
+        (lambda x: Templated()(x), None),
         (with_one_thread, None),
     ],
 )

@@ -15,8 +15,9 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.guards.code_names import names_in
 
-_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "threadcast", "tqdm"} - {"__main__"}
-"""Bars of tqdm show how far a loop is by the clock, and change no number."""
+_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "threadcast", "tqdm", "jinja2"} - {"__main__"}
+"""Bars of tqdm show how far a loop is by the clock, and templates of Jinja (of which torch_geometric makes its modules)
+are texts: neither changes a number."""
 _LOOKED_INTO = ("threadcast.networks",)
 _SITE = frozenset(("site-packages", "dist-packages"))
 """Names of the folders of installed packages, which may lie within the standard library's."""
