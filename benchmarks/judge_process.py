@@ -98,8 +98,8 @@ class Way:
         while calls < FIRST_STEPS or (time.perf_counter() - began_s < seconds and self._learning()):
             with self._hurry(calls):
                 self.step()
-                if calls >= FIRST_STEPS and self._learning():
-                    self._step._optimized.wait(max(0.0, min(WAIT_S, began_s + seconds - time.perf_counter())))
+                if calls >= FIRST_STEPS and self._learning() and self._step._optimized.tuning is not None:
+                    self._step._optimized.tuning.wait(max(0.0, min(WAIT_S, began_s + seconds - time.perf_counter())))
             calls += 1
         return {"seconds": time.perf_counter() - began_s, "calls": calls, **self.state()}
 

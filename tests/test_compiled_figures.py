@@ -21,7 +21,7 @@ def compiled() -> Iterator[Any]:
     before = set(sys.modules)
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        yield importlib.import_module("compiled")
+        yield importlib.import_module("engine")
     finally:
         sys.path.remove(str(BENCHMARKS))
         for name in set(sys.modules) - before:
@@ -31,7 +31,7 @@ def compiled() -> Iterator[Any]:
 
 def record(compiled: Any, title: str, **turns_s: list[float]) -> Any:
     facts = compiled.RunFacts("1234567", "2026-01-01T00:00:00+00:00", "2 cores", "2.13.0")
-    return compiled.Record(title, facts, turns_s, ["plan", "plan", "default"], {}, 0.02)
+    return compiled.Record(title, facts, turns_s, {"backend": ["plan", "plan", "default"]}, None, {}, 0.02)
 
 
 def test_ratios_are_medians_of_neighbouring_turns(compiled: Any) -> None:
@@ -42,7 +42,7 @@ def test_ratios_are_medians_of_neighbouring_turns(compiled: Any) -> None:
 
 
 def test_a_row_names_each_runner_once_and_leaves_out_what_failed(compiled: Any) -> None:
-    row = compiled.row(record(compiled, "U-Net, training", eager=[0.002] * 3, backend=[0.001] * 3))
+    row = compiled.program_row(record(compiled, "U-Net, training", eager=[0.002] * 3, backend=[0.001] * 3))
     assert row.keys() == {*compiled.COMPILED.columns, "run"}
     assert (row["program"], row["mode"], row["runs"], row["others_percent"]) == (
         "U-Net",
@@ -60,7 +60,7 @@ def test_what_is_shown_counts_the_rows_that_are_as_asked(compiled: Any) -> None:
         record(compiled, "ResNet-18, training", **ways, backend=[1.1] * 3),
         record(compiled, "U-Net, training", **ways, backend=[2.2] * 3),
     ]
-    rows = [{name: str(value) for name, value in compiled.row(one).items()} for one in found]
+    rows = [{name: str(value) for name, value in compiled.program_row(one).items()} for one in found]
     shown = compiled.COMPILED.show(rows)
     assert "training: 1 of 2 within 1.15 of *optimize*; 1 below 0.97 of eager's speed" in shown
     assert "geometric mean 1.29 over eager PyTorch, 2.57 over Inductor." in shown

@@ -9,18 +9,58 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
 import threadcast
-from tests.capture.graph.test_optimizer_settings import SETTINGS, STEPS, Net, batch, moved_alike, train_eagerly, twins
+from tests.capture.eager_training import train
+from tests.capture.graph.test_optimizer_settings import SETTINGS, STEPS
 from tests.runtime.small_training import run_until_settled
 from threadcast.runtime.doors.optimize import OptimizedStep
 from threadcast.runtime.tuner.standings import LOOK
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
+
+
+ROUNDING = {torch.float64: 1e-9, torch.bfloat16: 0.0}
+"""How far movements may differ, as a share of the largest one of a parameter."""
+
+
+class Net(nn.Module):
+    """Of vectors that are longer and shorter than those of a processor, and a parameter without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 17), nn.Linear(17, 3)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.last(self.first(x).tanh() * self.scale)
+        return result
+
+
+def twins(dtype: torch.dtype, make: Callable[[Any], Optimizer]) -> list[tuple[Net, Optimizer]]:
+    torch.manual_seed(0)
+    model = Net().to(dtype)
+    return [(each, make(each.parameters())) for each in (copy.deepcopy(model), copy.deepcopy(model))]
+
+
+def batch(seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(5, 6, generator=generator).to(dtype), torch.randint(0, 3, (5,), generator=generator)
+
+
+def train_eagerly(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> None:
+    train(model, optimizer, lambda model: cross_entropy(model(x), y))
+
+
+def moved_alike(start: nn.Module, one: nn.Module, other: nn.Module) -> None:
+    for before, found, wanted in zip(start.parameters(), one.parameters(), other.parameters(), strict=True):
+        movement = (wanted - before).abs().max()
+        assert movement > 0
+        assert (found - wanted).abs().max() <= ROUNDING[before.dtype] * movement
 
 
 def in_groups(kind: Callable[..., Optimizer], *settings: dict[str, Any]) -> Callable[[Iterable[Tensor]], Optimizer]:

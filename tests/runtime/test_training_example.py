@@ -110,7 +110,8 @@ def test_bits_are_as_before_and_the_first_steps_are_pytorchs(name: str, begun: b
     before = seen(model, optimizer)
     with closing(threadcast.optimize_training(model, mse_loss, optimizer, (X, TARGET), seconds=0.5)) as step:
         assert seen(model, optimizer) == before
-        assert step._optimized.gain_left < math.inf
+        assert step._optimized.tuning is not None
+        assert step._optimized.tuning.gain_left < math.inf
         for _ in range(3):
             state = torch.get_rng_state()
             found = step(X, TARGET)
@@ -134,7 +135,8 @@ def test_what_else_a_step_does_is_set_back_too(options: dict[str, Any]) -> None:
     with closing(threadcast.optimize_training(model, mse_loss, optimizer, X, TARGET, seconds=0.5, **options)) as step:
         assert seen(model, optimizer, *others) == before
         assert step._update.pending == 0
-        assert step._optimized.gain_left < math.inf
+        assert step._optimized.tuning is not None
+        assert step._optimized.tuning.gain_left < math.inf
 
 
 class Breaks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -269,6 +270,13 @@ def test_calls_leave_a_core_to_a_search_that_works_beside_them(
             assert cores_of_a_call() == len(machine)
             search.has_turn = True
             assert cores_of_a_call() == fewer
+            tuned.budget.charge(tuned.budget.left_s)
+            run(tuned, 1)
+            assert (search.rests, tuned.leaves_alone(math.inf)) == (True, default_s == 0.0)
+            clock.now_s += 10.0  # calls that are left alone
+            tuned.budget.charge(-1e6)
+            run(tuned, 1)
+            assert (search.rests, tuned.leaves_alone(math.inf)) == (False, False)
             clock.now_s += 10.0  # the caller does something else
             run(tuned, 1)
             clock.now_s += 10.0

@@ -63,6 +63,8 @@ class Tuning(Candidates):
     _started = False
     _spares = False
     """Whether the next call leaves a core to a search for backends."""
+    _unpaid = False
+    """Whether a search for backends rests until calls have paid for its next burst."""
     _ended_s, _in_a_row = 0.0, 0
     """When the last call ended, and calls in a row: whatever else the caller does after one, as to print a line each
     second, takes off some."""
@@ -181,7 +183,7 @@ class Tuning(Candidates):
         """
         if self._best is not DEFAULT:
             return False
-        if not ((self.settled and not self.learning) or self.tournament.held_back):
+        if not ((self.settled and not self.learning) or self.tournament.held_back or self._unpaid):
             return False
         return looking_s > LOOKING_SHARE * (self.eager_s or 0.0)
 
@@ -328,11 +330,12 @@ class Tuning(Candidates):
         """
         step_s, unlimited = self.tournament.best_s or 0.0, self.budget.unlimited
         compares = self.tournament.learns or self._planner.works
-        at_once = now_s - self._ended_s <= LITTLE * step_s
+        at_once = self._unpaid or now_s - self._ended_s <= LITTLE * step_s  # some may have been left alone
         self._in_a_row = min(self._in_a_row + 1, 2 * IN_A_ROW) if at_once else max(0, self._in_a_row - IN_A_ROW)
         pays = not (compares or unlimited or self.budget.rests) and self.tournament.comes_first(BACKENDS)
         follows, least_s = self._in_a_row >= IN_A_ROW, step_s if self._spares else BURST_S
         beside = unlimited or (pays and follows and self.budget.allows(least_s))
+        self._unpaid = pays and follows and not beside
         rests = compares or not beside or self.eager_s is None
         self._backends.before_step(rests=rests)
         self._spares = not (rests or unlimited) and self._backends.has_turn
