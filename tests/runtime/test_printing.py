@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -208,3 +209,30 @@ def test_other_threads_print_while_one_captures(capsys: pytest.CaptureFixture[st
     assert "of another thread" in shown.out
     assert "of this one" not in shown.out + shown.err
     assert "compiler" not in shown.out + shown.err
+
+
+class Wrapper:
+    """Passes all attributes on, also those that are set, as tqdm's files do."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Any) -> None:
+        object.__setattr__(self, "inner", inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.inner, name, value)
+
+
+def test_a_stream_may_be_of_any_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", Wrapper(stream))
+    before = sys.stdout, time.time, open
+    with not_shown() as said:
+        print("of this one")
+    print("of a user")
+    assert (sys.stdout, time.time, open) == before
+    assert (said, stream.getvalue()) == (["prints", "prints"], "of a user\n")
+    assert "write" not in vars(stream)

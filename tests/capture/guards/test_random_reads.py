@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -67,6 +68,8 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
     "Python's generator": lambda x: x * random._inst.random(),  # type: ignore[attr-defined]
     "NumPy's generator": lambda x: x * np.random.mtrand._rand.rand(),
     "numbers by a name of their own": lambda x: x * uniform(0, 1),
+    "numbers of NumPy's module": lambda x: x * np.random.mtrand.rand(),  # type: ignore[attr-defined]
+    "numbers by a library": lambda x: x * statistics.NormalDist().samples(1)[0],
 }
 
 
@@ -94,6 +97,7 @@ def test_what_another_thread_draws_or_sets_is_neither_refused_nor_set_back(
 ) -> None:
     check, numbers, seeds = recorder.check_operator, list[float](), [torch.initial_seed()]
     with ThreadPoolExecutor(1) as other:
+        other.submit(int).result()  # the thread is there before
 
         def checked(operator: Any) -> None:
             check(operator)

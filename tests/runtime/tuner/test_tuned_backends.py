@@ -281,6 +281,9 @@ def test_calls_leave_a_core_to_a_search_that_works_beside_them(
             run(tuned, 1)
             clock.now_s += 10.0
             assert (cores_of_a_call(), search.rests) == (len(machine), True)
+            run_until(tuned, lambda: tuned._spares)
+            tuned._give_up("a plan raised")
+            assert cores_of_a_call() == len(machine)
     finally:
         torch.set_num_threads(before)
 

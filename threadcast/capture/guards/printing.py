@@ -18,6 +18,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -29,6 +30,27 @@ from threadcast.capture.guards.one_capture import replaced
 from threadcast.core.errors import CaptureError
 
 
+class _Stream:
+    """Stands for a stream: what the capturing thread writes is noted, and not shown."""
+
+    def __init__(self, stream: Any, here: set[int], found: list[str]) -> None:
+        self._stream, self._here, self._found = stream, here, found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        if get_ident() not in self._here:
+            written: int = self._stream.write(text)
+            return written
+        self._found.append("prints")
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+
 class Said(CaptureError):
     """A call prints, logs, warns or reads a file or a clock. Where only the first does, later ones can be captured."""
 
@@ -37,7 +59,7 @@ class Said(CaptureError):
 
 
 _CLOCKS = [f"{clock}{unit}" for clock in ("time", "monotonic", "perf_counter", "process_time") for unit in ("", "_ns")]
-GENERATORS = (random, random._inst), (np.random, np.random.mtrand._rand)
+GENERATORS = (random, random._inst), (np.random, np.random.mtrand._rand), (np.random.mtrand, np.random.mtrand._rand)
 """Modules with a generator that all of a process uses, and the generator."""
 _SEEDS = ("seed", "manual_seed", "setstate", "set_state")
 _DRAWS = dict.fromkeys((
@@ -65,10 +87,6 @@ def not_shown() -> Iterator[list[str]]:
     """
     found, filters = list[str](), list(warnings.filters)
 
-    def written(_: Callable[..., int], text: str) -> int:
-        found.append("prints")
-        return len(text)
-
     def logged(_: Callable[..., None], __: logging.Logger, record: logging.LogRecord) -> None:
         if record.name.partition(".")[0] not in ("torch", "threadcast"):
             found.append("logs")
@@ -82,32 +100,44 @@ def not_shown() -> Iterator[list[str]]:
 
     def refusing(does: str) -> Callable[..., Any]:
         def called(read: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-            if _is_of_a_library(sys._getframe(2), files=does.endswith(("file", "folder"))):
+            if _is_of_a_library(sys._getframe(2), does):
                 return read(*arguments, **options)
             found.append(does)
             raise Said(does)
 
         return called
 
-    streams = {id(one): (one, "write", written) for one in (sys.stdout, sys.stderr) if one is not None}.values()
+    here = {get_ident()}  # empty afterwards: what is imported meanwhile may keep what stands for a stream
+    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    standing = {name: _Stream(stream, here, found) for name, stream in streams.items() if stream is not None}
     reads = ((owner, name, refusing(does)) for owner, name, does in READS)
     with (
         warnings.catch_warnings(),
-        replaced((logging.Logger, "callHandlers", logged), (warnings, "warn", warned), *streams, *reads),
+        replaced((logging.Logger, "callHandlers", logged), (warnings, "warn", warned), *reads),
     ):
         warnings.simplefilter("ignore")
-        yield found
+        vars(sys).update(standing)
+        try:
+            yield found
+        finally:
+            here.clear()
+            for name, stream in standing.items():
+                if getattr(sys, name) is stream:  # else another thread has put its own there
+                    setattr(sys, name, streams[name])
 
 
-def _is_of_a_library(frame: FrameType | None, *, files: bool) -> bool:
-    """Whether what is read is read by an import, or by a library for itself; many read `files` for others."""
-    names = []
+def _is_of_a_library(frame: FrameType | None, does: str) -> bool:
+    """Whether what is read is read by an import, or by a library for itself.
+
+    Many read files for others, and all draw random numbers from the generator of all.
+    """
+    names, files = [], does.endswith(("file", "folder"))
     while frame is not None:
         names.append(str(frame.f_globals.get("__name__")))
         frame = frame.f_back
     by = next((name for name in names if not files or name.partition(".")[0] not in sys.stdlib_module_names), "")
     own = by.startswith("torch.") and by != "torch.serialization" if files else is_library(by)
-    return own or "importlib._bootstrap" in names
+    return (own and not does.endswith(("numbers", "seed"))) or "importlib._bootstrap" in names
 
 
 def _action(filters: list[Any], message: str, category: type[Warning], module: str) -> str:

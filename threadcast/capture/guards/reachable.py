@@ -66,6 +66,7 @@ _REFUSED = (
     | {id(getattr(builtins, name)): f"{name}, which runs a text as code" for name in _RUN_TEXTS}
     | {id(function): f"torch.{function.__name__}, which plans change" for function in _PLANNED}
     | {id(torch.default_generator): "torch.default_generator, whose seed may be set"}
+    | {id(torch.set_rng_state): "torch.set_rng_state by a name of its own"}
 )
 """By id, what gives what is not looked at, in words. The recorder notices calls by way of a module (`time.time()`)."""
 _DATES = {id(datetime.date), id(datetime.datetime)}

@@ -55,7 +55,7 @@ class CallsLeftAlone:
         long as a call a look takes: so many calls are left alone that looks take little of their time.
         """
         self._glance = _dimensions if varies else _shapes
-        calls = SHORT_CALLS if short else min(max(CALLS, math.ceil(looking / LOOKING_SHARE)), SHORT_CALLS)
+        calls = SHORT_CALLS if short else max(CALLS, math.ceil(min(SHORT_CALLS, looking / LOOKING_SHARE)))
         self.left, self._alike, self.short = calls, self._glance(arguments), short
 
     def for_changes(self, calls: int) -> None:

@@ -81,7 +81,7 @@ class Tuning(Candidates):
     def __call__(self, *arguments: Any) -> Any:
         if self._over:
             self._last, self.raised = DEFAULT, None
-            return self._run_of(DEFAULT)(*arguments)[0]
+            return self._way(DEFAULT).run(*arguments)
         if (kept := self._kept) is not None and self.passes:
             self._passes -= 1
             self._passed += 1
