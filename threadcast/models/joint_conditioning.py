@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from threadcast.core import Case, Measurement
+from threadcast.core import Case, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError
 from threadcast.core.json_reading import member
@@ -18,6 +18,8 @@ from threadcast.models.choosing import NOISE
 from threadcast.models.doubts import variance
 from threadcast.models.intervals import LONE_SAMPLE_SPREAD, NORMAL_95
 from threadcast.models.joint_kernel import OP_NUMBERS, OpNumbers, Parameters, Points, Similarity, covariance
+from threadcast.models.machine_limits import has_tensors_or_work
+from threadcast.models.op_features import OpFeatures
 
 NEAREST = 300
 """Most points of other ops that an op's forecast is conditioned on, those of the most similar ops."""
@@ -63,7 +65,8 @@ class Posterior(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownOps:
     """What was measured on one machine. `rows` of the points are positions in `ops`, `columns` in `cases`. `prior`:
-    whether their logs are relative to the process's prior."""
+    whether their logs are relative to the process's prior. `features`: how ops are described that have neither tensors
+    nor FLOPs and bytes, but sizes."""
 
     ops: OpNumbers
     keys: tuple[str, ...]
@@ -71,12 +74,31 @@ class KnownOps:
     points: Points
     parameters: Parameters
     prior: bool
+    features: OpFeatures = field(default_factory=OpFeatures)
 
     @classmethod
-    def none(cls, parameters: Parameters, prior: bool) -> Self:
-        """Nothing is known."""
+    def none(cls, parameters: Parameters, prior: bool, features: OpFeatures | None = None) -> Self:
+        """No op is known."""
         empty, whole = np.empty(0), np.empty(0, dtype=np.int64)
-        return cls(OpNumbers.of([]), (), (), Points(whole, whole, empty, empty), parameters, prior)
+        return cls(
+            OpNumbers.of([]), (), (), Points(whole, whole, empty, empty), parameters, prior, features or OpFeatures()
+        )
+
+    def with_work(self, ops: Sequence[Op]) -> list[Op]:
+        """`ops`, those that have sizes alone with the work that measured ops of their kind suggest."""
+        return [op if has_tensors_or_work(op) else self.features.translated([op])[0] for op in ops]
+
+    def source(self, op: Op) -> Source:
+        """What a forecast is of an op that was not measured: learned, or extrapolated where no op of its kind was
+        measured, or none of such sizes. FeatureError for an op that has sizes alone, and not those that its kind has.
+        """
+        known = op.kind in self.ops.kinds
+        found = Source.LEARNED if has_tensors_or_work(op) else self.features.kinds.knows(op)
+        return found if known and found else Source.EXTRAPOLATED
+
+    def beyond(self, op: Op) -> float:
+        """How far the sizes of an op that was not measured, and has sizes alone, are outside of what was measured."""
+        return 0.0 if has_tensors_or_work(op) else self.features.kinds.beyond(op)
 
     def placed(self, position: Mapping[Case, int]) -> Self:
         """The same with other columns: those that each case has in `position`."""
@@ -183,6 +205,7 @@ def read_known(
     described, logs, noise = (arrays[name] for name in ("described", "logs", "noise"))
     rows, columns = (arrays[name].astype(np.int64) for name in ("rows", "columns"))
     prior = member(document, "prior", bool)
+    features = OpFeatures.from_json(document["features"]) if "features" in document else OpFeatures()
     parameters = replace(assumed(prior), logs=arrays["parameters"])
     n = len(logs)
     fitting = (
@@ -197,4 +220,4 @@ def read_known(
         raise ArtefactError("a machine has points or parameters that are none")
     ops = OpNumbers(described, kinds)
     points = Points(rows, columns, logs, noise)
-    return KnownOps(ops, keys, cases, points, parameters, prior)
+    return KnownOps(ops, keys, cases, points, parameters, prior, features)

@@ -29,6 +29,7 @@ from threadcast.models.linear_scaling import measured_or_forecast
 from threadcast.models.machine_limits import UNIT_S, has_tensors_or_work
 from threadcast.models.measured import by_case, by_machine, group, usable
 from threadcast.models.nominal_roofline import CALL_S
+from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import one_blas_thread
 from threadcast.models.prior import Prior, shipped
 from threadcast.models.smooth_curves import SERIAL
@@ -48,6 +49,11 @@ AWAY = 0.15
 one in which the op was measured: what the process takes for certain by other ops, and is not on a new machine. Chosen
 so that 90 % intervals hold with one to three samples on the machines of decision 30."""
 
+BEYOND = 0.3
+"""A further standard deviation of log times for each unit of a size's logarithm outside of what was measured: by how
+much the exponent that sizes suggest may be wrong there, as where a call's overhead hides how an op grows. A
+convention."""
+
 UNSEEN = 2.353 / NORMAL_95
 """How much wider intervals are on a machine of which nothing was measured: how far off a prior is follows from three
 families of machines, so that the 95th percentile is that of Student's t with three degrees of freedom."""
@@ -64,14 +70,16 @@ class JointProcess(BatchModel):
     Before anything is measured, times are assumed to follow from the work, or, on machines of which fewer than
     `FEW_OPS` ops are known, to be those that `prior` forecasts (True: the shipped one). Campaigns do as well without:
     where the prior's curves are wrong for a family of ops, they stop too early (decision 30). What is forecast of an op
-    is `extrapolated` where no op of its kind was measured on the machine: it comes from the prior and other kinds.
+    is `extrapolated` where no op of its kind was measured on the machine: it comes from the prior and other kinds. Ops
+    of tables that have sizes alone get the work that follows from the sizes of those measured (`OpFeatures`), and are
+    `extrapolated` outside of these.
 
     It proposes the case that lowers the expected regret most, until that is `enough` (a share of the best case's time)
     or `samples` cases were measured. For that, the curves of single ops are taken to differ from others' by a t
     distribution: an op whose own measurements were surprising is less certain than the rest. Limits: what was measured
     on one machine tells nothing of another; of more than `curve_learning.MOST_OPS` ops some are drawn at random.
     ModelError for an op without tensors, FLOPs and bytes of which nothing was measured, on a machine that was not
-    learned from.
+    learned from; FeatureError for one that has sizes alone, and not those that its kind has.
     """
 
     name = "joint_process"
@@ -108,18 +116,19 @@ class JointProcess(BatchModel):
             before, prior = self._machines.get(fingerprint), bool(self._chosen_prior) and len(own) < FEW_OPS
             if before is not None and before.prior != prior:
                 before = None
-            ops = OpNumbers.of([entry.op for entry in own])
-            cases = tuple(sorted({case for entry in own for case in entry.by_case}))
+            features, measured_ops = OpFeatures.learned(own), [entry.op for entry in own]
+            known = KnownOps.none(self._parameters(prior), prior, features)
+            with_work = known.with_work(measured_ops)
+            ops, cases = OpNumbers.of(with_work), tuple(sorted({case for entry in own for case in entry.by_case}))
             position = {case: i for i, case in enumerate(cases)}
             found = [(row, position[case], m) for row, entry in enumerate(own) for case, m in entry.by_case.items()]
-            points = points_of(found, self._assumed([entry.op for entry in own], own[0].machine, cases, prior))
-            assumed = self._parameters(prior)
-            parameters = before.parameters if before else assumed
+            points = points_of(found, self._assumed(measured_ops, with_work, own[0].machine, cases, prior))
+            parameters = before.parameters if before else known.parameters
             if tune:
-                features, start = case_features(own[0].machine, cases), before.parameters if before else None
-                parameters = tuned(points, ops, features, assumed=assumed, start=start, seed=self.seed)
+                placed, start = case_features(own[0].machine, cases), before.parameters if before else None
+                parameters = tuned(points, ops, placed, assumed=known.parameters, start=start, seed=self.seed)
             keys = tuple(entry.op.key for entry in own)
-            machines[fingerprint] = KnownOps(ops, keys, cases, points, parameters, prior)
+            machines[fingerprint] = KnownOps(ops, keys, cases, points, parameters, prior, features)
         self._machines = machines
         return self
 
@@ -219,12 +228,13 @@ class JointProcess(BatchModel):
             posteriors = self._posteriors(ops, observed, table.cases, machine)
             for row, (op, own, found) in enumerate(zip(ops, observed, posteriors, strict=True)):
                 away = from_nearest(cases, [measured.case for measured in own]) if learned.prior else 0.0
-                spread = NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2)
+                source = Source.LEARNED if own else learned.source(op)
+                beyond = 0.0 if own else learned.beyond(op)
+                spread = NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2 + (BEYOND * beyond) ** 2)
                 spread *= UNSEEN if learned.prior and not (own or learned.keys) else 1.0
                 table.seconds[row] = np.exp(found.logs)
                 table.low[row], table.high[row] = np.exp(found.logs - spread), np.exp(found.logs + spread)
-                if not own and op.kind not in learned.ops.kinds:
-                    table.source[row] = list(Source).index(Source.EXTRAPOLATED)
+                table.source[row] = list(Source).index(source)
         return table
 
     def _known(self, machine: Machine) -> KnownOps:
@@ -250,7 +260,8 @@ class JointProcess(BatchModel):
         known = known.placed(position)
         asked = np.array([position[case] for case in cases])
         own_row = {key: row for row, key in enumerate(known.keys)}
-        numbers, assumed = OpNumbers.of(ops), self._assumed(ops, machine, every, known.prior)
+        with_work = known.with_work(ops)
+        numbers, assumed = OpNumbers.of(with_work), self._assumed(ops, with_work, machine, every, known.prior)
         for i, (op, measured_at) in enumerate(zip(ops, measured, strict=True)):
             own = points_of([(0, position[case], m) for case, m in measured_at.items()], assumed[i : i + 1])
             without = own_row.get(op.key, -1)
@@ -268,13 +279,22 @@ class JointProcess(BatchModel):
         """Those that are assumed before anything is measured, by the prior or without."""
         return Parameters.assumed(self.prior.transfer if prior and self.prior else None)
 
-    def _assumed(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case], prior: bool) -> Floats:
-        """(n_ops, n_cases) log seconds before anything is measured; without the prior but for a factor that all
-        share."""
+    def _assumed(
+        self, ops: Sequence[Op], with_work: Sequence[Op], machine: Machine, cases: Sequence[Case], prior: bool
+    ) -> Floats:
+        """(n_ops, n_cases) log seconds before anything is measured, of ops and of what `KnownOps.with_work` made of
+        them; without the prior but for a factor that all share.
+
+        The prior knows nothing of work that follows from sizes: such ops have one curve, times their work.
+        """
+        found: Floats
         if prior and self.prior:
-            return self.prior.log_seconds(ops, machine, cases)
+            found = self.prior.log_seconds(ops, machine, cases)
+            if made := [i for i, (op, sized) in enumerate(zip(ops, with_work, strict=True)) if op is not sized]:
+                found[made] += np.log(UNIT_S * work([with_work[i] for i in made]))[:, None]
+            return found
         threads = np.array([case.threads for case in cases], dtype=np.float64)
-        found: Floats = np.log(np.outer(UNIT_S * work(ops), SERIAL + (1 - SERIAL) / threads) + CALL_S)
+        found = np.log(np.outer(UNIT_S * work(with_work), SERIAL + (1 - SERIAL) / threads) + CALL_S)
         return found
 
     def to_files(self) -> dict[str, bytes]:
@@ -285,7 +305,7 @@ class JointProcess(BatchModel):
             "machines": {
                 name: {
                     "cases": [[case.threads, case.affinity] for case in known.cases], "keys": known.keys,
-                    "kinds": known.ops.kinds.tolist(), "prior": known.prior,
+                    "kinds": known.ops.kinds.tolist(), "prior": known.prior, "features": known.features.to_json(),
                 }
                 for name, known in self._machines.items()
             },
@@ -314,6 +334,8 @@ class JointProcess(BatchModel):
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
+                if "features" not in described and not own["described"].any(axis=1).all():
+                    continue  # stored before sizes were learned: to be learned anew
                 loaded._machines[name] = read_known(described, own, loaded._parameters)
         self.__dict__.update(loaded.__dict__)
         return self

@@ -69,6 +69,16 @@ class KnownKind:
         within = not others and all(self._has(name, value) for name, value in given.items())
         return Source.LEARNED if within else Source.EXTRAPOLATED
 
+    def beyond(self, op: Op) -> float:
+        """As `KnownKinds.beyond`, of an op of this kind."""
+        found = 0.0
+        for name, value in described(op):
+            if not isinstance(value, str) and name in self.ranges:
+                low, high = self.ranges[name]
+                scaled = math.log if min(low, value) > 0 else math.asinh
+                found += max(scaled(low) - scaled(value), scaled(value) - scaled(high), 0.0)
+        return found
+
     def _has(self, name: str, value: Value) -> bool:
         """Whether a value is among those learned."""
         if isinstance(value, str):
@@ -110,6 +120,14 @@ class KnownKinds:
             return Source.LEARNED if op.kind in self.tensors else None
         known = self.without.get(op.kind)
         return known.knows(op) if known else None
+
+    def beyond(self, op: Op) -> float:
+        """How far the numbers of an op without tensors are outside of those learned of its kind: the sum of the
+        distances of their logarithms, or of their inverse hyperbolic sines where some are not above 0. Of a kind
+        that was not learned, it is how far they are from 0."""
+        if known := self.without.get(op.kind):
+            return known.beyond(op)
+        return sum(math.asinh(abs(value)) for _, value in described(op) if not isinstance(value, str))
 
     def to_json(self) -> dict[str, Any]:
         """The kinds as a JSON object."""
