@@ -58,6 +58,25 @@ def test_ops_of_unknown_work_are_not_held_against_each_other():
     assert OPS[2].key in sentence
 
 
+@pytest.mark.parametrize("more", [1, 2], ids=["half", "a third"])
+def test_samples_that_are_far_slower_than_others_of_their_case_are_named(more):
+    mixed = [
+        replace(m, samples=(*m.samples[:1] * more, Sample(1e3 * m.samples[0].seconds))) if m.op == OPS[3] else m
+        for m in MEASURED
+    ]
+    assert f"samples of {OPS[3].key} at " in said(mixed)[0]
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_machine_that_is_far_slower_than_others_at_the_same_is_named(others):
+    slow = in_milliseconds(lambda m: True)
+    named = [replace(slow[0].machine, name=f"fast-{i}") for i in range(others)]
+    fast = [replace(m, machine=machine) for machine in named for m in MEASURED]
+    (sentence,) = said([*fast, *slow])
+    assert sentence.startswith(f"what {MEASURED[0].machine.fingerprint} measured: about 1,000 times off")
+    assert said(fast) == said([*fast, *slow[:2]]) == ()
+
+
 def test_nothing_is_asked_of_what_threadcast_timed_itself():
     wrong = in_milliseconds(lambda m: m.op == OPS[0])
     assert said(wrong)

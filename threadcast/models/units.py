@@ -21,13 +21,18 @@ PART = 0.8
 """Share of a step above which an unexplained jump counts as a step: a factor of 250. On MKL at 96 thread counts, among
 PyTorch's ops and ncnn's networks, no time is that far off."""
 
+SHARED = 3
+"""Fewest points of which a machine must share with others to be compared."""
+
 Point = tuple[float, float, str]
-"""Logarithm of the thread count or the work, logarithm of the time, and the name of the point."""
+"""Logarithm of the thread count or the work (0 where all are the same), logarithm of the time, and the name of the
+point."""
 
 
 def odd_units(entries: Sequence[MeasuredOp]) -> tuple[str, ...]:
     """One sentence for each group of times that differ by a factor of about 1,000 (or its powers) from those next to
-    them: cases of an op next in threads, ops of a kind next in work.
+    them: samples of a case, cases of an op next in threads, ops of a kind next in work, machines that measured the
+    same.
 
     `entries` are usable ones (`measured.usable`). What threadcast timed itself is in seconds and is passed over: it may
     be far off only because others used the cores. Whole tables in another unit cannot be found, nor ops of unknown
@@ -39,7 +44,18 @@ def odd_units(entries: Sequence[MeasuredOp]) -> tuple[str, ...]:
         for entry in entries
     ]
     entries = [entry for entry in asked if entry.by_case]
-    return (*_of_cases(entries), *_of_ops(entries))
+    return (*_of_samples(entries), *_of_cases(entries), *_of_ops(entries), *_of_machines(entries))
+
+
+def _of_samples(entries: Sequence[MeasuredOp]) -> Iterator[str]:
+    for entry in entries:
+        odd: dict[str, list[str]] = {}
+        for case, measured in entry.by_case.items():
+            if found := _odd([(0.0, math.log(sample.seconds), "") for sample in measured.samples], falls=0.0):
+                odd[str(case)] = found
+        if odd:
+            count = sum(map(len, odd.values()))
+            yield _said(f"{count} samples of {_name(entry.op)} at {_few([*odd])}", "the others there")
 
 
 def _of_cases(entries: Sequence[MeasuredOp]) -> Iterator[str]:
@@ -64,6 +80,22 @@ def _of_ops(entries: Sequence[MeasuredOp]) -> Iterator[str]:
     for (machine, kind), points in alike.items():
         if odd := _odd(points, falls=0.0):
             yield _said(f"{_few(odd)} on {machine}", f"ops of kind {kind} next in work")
+
+
+def _of_machines(entries: Sequence[MeasuredOp]) -> Iterator[str]:
+    times: dict[tuple[str, object], dict[str, float]] = {}
+    for entry in entries:
+        for case, measured in entry.by_case.items():
+            times.setdefault((entry.op.key, case), {})[entry.machine.fingerprint] = math.log(measured.seconds)
+    above: dict[str, list[float]] = {}
+    for of_point in times.values():
+        if len(of_point) > 1:
+            least = min(of_point.values())
+            for machine, log in of_point.items():
+                above.setdefault(machine, []).append(log - least)
+    points = [(0.0, median(logs), machine) for machine, logs in above.items() if len(logs) >= SHARED]
+    if odd := _odd(points, falls=0.0):
+        yield _said(f"what {_few(odd)} measured", "the same on other machines")
 
 
 def _odd(points: Iterable[Point], *, falls: float) -> list[str]:
