@@ -51,7 +51,7 @@ MOST = {
     "scheduler/policies": (1_610, 19),
     "scheduler/search": (790, 15),
     "malleable": (3_980, 35),
-    "core": (4_040, 40),
+    "core": (4_040, 41),
     "drawing": (250, 15),
     "networks": (1_660, 17),
     "threads": (880, 15),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Lock
 
 from threadcast.core import Machine, Measurement
 from threadcast.core.errors import ModelError
+from threadcast.core.fork_lock import ForkLock
 from threadcast.models.joint_conditioning import KnownOps
 from threadcast.models.joint_process import JointProcess
 
@@ -22,7 +22,7 @@ class UntrainedModel(JointProcess):
     def __init__(self, known: Callable[[], Sequence[Measurement]]) -> None:
         super().__init__(prior=True)
         self._unread: Callable[[], Sequence[Measurement]] | None = known
-        self._reading = Lock()
+        self._reading = ForkLock()
 
     def adapts_to(self, machine: Machine) -> bool:
         """False: it asks by itself for what is known."""

@@ -20,6 +20,7 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from threadcast.core.errors import DeadlineExceeded, InvalidInput, NotAsked, ServiceError, ServiceUnavailable
+from threadcast.core.fork_lock import ForkLock
 from threadcast.core.secret import Secret
 from threadcast.prediction.http_answer import JSON, Answer, accept, read_answer
 
@@ -76,7 +77,7 @@ class BoundedClient:
         self._prefix = (parsed.path or "").rstrip("/")
         self._context = ssl_context or (ssl.create_default_context() if self._secure else None)
         self._key = key
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._live: frozenset[_Exchange] = frozenset()
         self._closed = False
         self.url = url.rstrip("/")
@@ -150,7 +151,7 @@ class _Exchange:
     ) -> None:
         self._connect, self._prefix, self._request, self._key = connect, prefix, request, key
         self._until_s = until_s
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._socket: socket.socket | None = None
         self._aborted = False
 

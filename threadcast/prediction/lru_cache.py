@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
+
+from threadcast.core.fork_lock import ForkLock
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -14,12 +15,12 @@ Value = TypeVar("Value")
 class LruCache(Generic[Key, Value]):
     """Holds at most `most` values by key, and drops the one that was read or written least recently.
 
-    Safe to use from threads; `cachetools` would need a lock around every use.
+    Safe to use from threads and in forked processes; `cachetools` would need a lock around every use.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._values: OrderedDict[Key, Value] = OrderedDict()
 
     def __len__(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import ssl
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any, Self
 
 from threadcast.core import Case, CurveTable, Machine, Op
 from threadcast.core.errors import InvalidInput, ModelError, ServiceError
+from threadcast.core.fork_lock import ForkLock
 from threadcast.core.secret import Secret
 from threadcast.core.settings import Settings
 from threadcast.prediction.bounded_request import BoundedClient
@@ -74,8 +74,8 @@ class RemotePredictor:
     (None: the service's default). The machine is sent in full, so the service need not know it. `key` is sent to this
     service alone and never shown. `ssl_context` checks the service's certificate.
 
-    Safe from threads, which share the cached curves and never wait for each other's requests. InvalidInput for numbers
-    outside their range, and for a fallback of another machine.
+    Safe in forked processes and from threads, which share the cached curves and never wait for each other's requests.
+    InvalidInput for numbers outside their range, and for a fallback of another machine.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RemotePredictor:
         self._cases = machine.cases()
         self._questions = Questions(machine, model)
         self._curves = VersionedCurves(self._cases, fresh_s=fresh_s)
-        self._status, self._lock = RemoteStatus(), threading.Lock()
+        self._status, self._lock = RemoteStatus(), ForkLock()
 
     @classmethod
     def from_settings(

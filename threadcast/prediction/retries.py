@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from random import Random
@@ -11,6 +10,7 @@ from urllib3.exceptions import InvalidHeader
 from urllib3.util import Retry
 
 from threadcast.core.errors import DeadlineExceeded, NotAsked, ServiceError, ServiceRefused, ServiceUnavailable
+from threadcast.core.fork_lock import ForkLock
 
 ATTEMPTS = 3
 """Most attempts in one call."""
@@ -64,7 +64,7 @@ class Breaker:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, random: Random | None = None) -> None:
         self._clock, self._random = clock, random or Random()
-        self._lock, self._failures, self._open_until_s = threading.Lock(), 0, 0.0
+        self._lock, self._failures, self._open_until_s = ForkLock(), 0, 0.0
 
     def enter(self) -> None:
         """Return if the service may be asked; else raise NotAsked."""

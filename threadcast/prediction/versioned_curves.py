@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from threadcast.core import Case, CurveTable
+from threadcast.core.fork_lock import ForkLock
 from threadcast.prediction.held_curves import MOST_POINTS, HeldCurves
 
 
@@ -39,7 +39,7 @@ class VersionedCurves:
         most_points: int = MOST_POINTS,
     ) -> None:
         self._fresh_s, self._clock, self._most_points = fresh_s, clock, most_points
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._held: tuple[HeldCurves, Mapping[Hashable, float]] = HeldCurves(CurveTable.empty(cases), {}), {}
         """The curves, and when each arrived by the clock."""
 
