@@ -105,6 +105,13 @@ def test_an_alias_is_retrained_and_moves_only_to_a_better_model(folder, monkeypa
     assert "leave out other choices" in refused("train", "--promote-if-better", "--samples", "1", code=2)
 
 
+def test_without_an_alias_there_is_nothing_to_be_better_than_and_the_best_of_all_kinds_gets_it(folder, monkeypatch):
+    monkeypatch.setattr("threadcast.models.registry_of_kinds.names", lambda: ("roofline", "hill_climb"))
+    found = document("train", "--promote-if-better", "--jobs", "1")
+    assert found["alias"]["champion"] in ("roofline@1", "hill_climb@1")
+    assert "ops are held out" in refused("train", "--promote-if-better")
+
+
 def test_the_training_table_fits_eighty_columns_and_names_the_alias(folder):
     result = invoke("train", *FAST, "--alias", "candidate")
     assert result.exit_code == 0, result.output

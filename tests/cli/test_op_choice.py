@@ -89,6 +89,7 @@ def test_sizes_that_were_not_measured_are_forecast_by_what_has_learned_from_them
             "2 ops are sgemm M=300: say K too, or take one of sgemm M=300 K=500, sgemm M=300 ",
         ),
         (("--op", "sgemm", "M=301"), "0 ops are sgemm M=301: say K too, or take one of sgemm M=300"),
+        (("--op", "sgemm", "M=300", "K=500", "M=500"), "M is given twice, as 300 and 500: an op has one M; ask twice"),
         (("--op", "sgemm", "big"), "'big' must be NAME=VALUE, such as m=300"),
         (("--op", "sgemm", "M=300", "K=7,5"), "K=7,5: K must be a number with a decimal point, such as 500"),
         (("--op", "sgemm", "M=1_000", "K=700"), "M must be a number"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
 import weakref
 from dataclasses import replace
@@ -80,6 +81,21 @@ def test_a_damaged_version_is_not_promoted(client: FlaskClient, settings: Servic
     response = client.put("/v1/models/aliases/champion", json={"version": "roofline@2"})
     assert (response.status_code, response.get_json()["pointer"]) == (422, "/version")
     assert model_that_answers(client) == "roofline@1"
+
+
+def test_a_version_of_a_kind_that_is_gone_says_so_and_the_cure(client: FlaskClient, settings: ServiceSettings) -> None:
+    gone = settings.models / "versions" / "patient_climb@1"
+    shutil.copytree(settings.models / "versions" / "roofline@2", gone)
+    manifest = json.loads((gone / "manifest.json").read_text())
+    (gone / "manifest.json").write_text(json.dumps(manifest | {"version": gone.name, "model": "patient_climb"}))
+    refused = client.put("/v1/models/aliases/champion", json={"version": gone.name})
+    asked = client.post("/v1/predictions", json={"ops": [UNSEEN.to_json()], "model": gone.name})
+    assert (refused.status_code, refused.get_json()["pointer"], asked.status_code) == (422, "/version", 503)
+    for response in (refused, asked):
+        said = response.get_json()["detail"]
+        assert said.startswith("patient_climb@1 is of kind 'patient_climb', which threadcast ")
+        assert "`threadcast models rollback ALIAS`" in said
+        assert str(settings.models) not in said
 
 
 def test_a_damaged_version_that_is_asked_for_is_our_fault_and_says_nothing_of_our_paths(

@@ -67,6 +67,8 @@ def op_by_name(store: Store, name: str, words: Sequence[str]) -> tuple[Op, Seque
             raise InvalidInput(f"{word!r} must be NAME=VALUE, such as m=300")
         if size not in sizes:
             raise NotFound(f"ops of {name!r} have no {size!r}: they are described by {', '.join(sizes) or 'shapes'}")
+        if size in given:
+            raise InvalidInput(f"{size} is given twice, as {given[size]} and {value}: an op has one {size}; ask twice")
         given[size] = _value(value)
     fitting = [op for op in named if given.items() <= _sizes(op).items()]
     if len(fitting) == 1:

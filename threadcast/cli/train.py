@@ -73,7 +73,8 @@ def command(
     with the shipped prior, as `plan`, `run` and `predict` do without a champion.
 
     With --promote-if-better nothing else is compared: a copy of the alias's model learns from four ops of five, and
-    takes the alias where it is better on the others and not worse on the golden set. Run it by a timer.
+    takes the alias where it is better on the others and not worse on the golden set. As long as there is no such alias,
+    all kinds are trained as without this option, and the best gets it. Run it by a timer.
     """
     from threadcast.models import parallel
     from threadcast.models.aliases import check_alias
@@ -99,7 +100,7 @@ def command(
     if not measurements:
         of = f" of {machine}" if machine else ""
         raise ModelError(f"{where} has no measurements{of}; `threadcast profile NETWORK` makes some")
-    if promote_if_better:
+    if promote_if_better and registry.is_alias(alias):
         _promote(output, registry, alias, measurements, steps=settings["train.steps"])
         return
     candidates = make_models(names, [samples] if samples else [], measurements)

@@ -14,6 +14,7 @@ ThreadcastError
 │   └── FeatureError                   an op that lacks what describes its kind
 ├── StoreError (RuntimeError)          the measurement store cannot be read or written
 ├── ArtefactError (RuntimeError)       a model artefact that must not or cannot be loaded
+│   └── UnknownKind                   of a kind of model that this version does not have
 ├── BundleError (RuntimeError)         a bundle that must not or cannot be loaded, or nothing to make one of
 ├── IllegalLaunch (RuntimeError)       a policy launched an op that must not start now
 ├── ExecutionError (RuntimeError)      the engine could not run a plan
@@ -93,6 +94,10 @@ class NoStore(StoreError):
 
 class ArtefactError(ThreadcastError, RuntimeError):
     """A model artefact that is damaged, not written by threadcast, or holds something that must not be loaded."""
+
+
+class UnknownKind(ArtefactError):
+    """A whole artefact of a kind of model that this version does not have; the message says what to do."""
 
 
 class BundleError(ThreadcastError, RuntimeError):

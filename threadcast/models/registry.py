@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from threadcast import __version__
-from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
+from threadcast.core.errors import ArtefactError, InvalidInput, NotFound, UnknownKind
 from threadcast.core.json_reading import check_schema, member, number, parse
 from threadcast.models import registry_of_kinds, stored_files
 from threadcast.models.aliases import Aliases
@@ -144,7 +144,8 @@ class ModelRegistry(Aliases):
         """The model of "name@number" or of an alias.
 
         NotFound where there is none; ArtefactError, with nothing executed, where a file is missing, added, changed,
-        cut short, no plain file, or not of a kind that may be loaded.
+        cut short, no plain file, or not of a kind that may be loaded: UnknownKind for one that this version of
+        threadcast does not have.
         """
         return self._reading(version, self._load)
 
@@ -157,6 +158,12 @@ class ModelRegistry(Aliases):
             raise ArtefactError(f"{manifest.version} does not have the files of its manifest; missing or added: {odd}")
         if sum(size for _, size in manifest.files.values()) > MAX_MODEL_BYTES:
             raise ArtefactError(f"{manifest.version} is larger than {MAX_MODEL_BYTES} bytes")
+        if manifest.model not in registry_of_kinds.names():
+            raise UnknownKind(
+                f"{manifest.version} is of kind {manifest.model!r}, which threadcast {__version__} does not have; let "
+                "its alias stand for another version: `threadcast models rollback ALIAS`, or `threadcast models alias "
+                "ALIAS VERSION`; `threadcast train` makes new ones"
+            )
         files = {}
         for name, (digest, size) in manifest.files.items():
             files[name] = stored_files.read(directory / name, limit=size)

@@ -8,7 +8,7 @@ from typing import Any
 from apiflask import APIBlueprint
 from flask import Response
 
-from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
+from threadcast.core.errors import ArtefactError, InvalidInput, NotFound, UnknownKind
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.answer_formats import Alias, AliasTable, Model, Models
 from threadcast.service.answers import Example, answer
@@ -137,6 +137,8 @@ def promote(alias: str, version: str) -> None:
         raise Problem(422, f"no alias may be called {RESERVED!r}", pointer="/alias", where="path")
     try:
         models.get(version)
+    except UnknownKind as error:
+        raise Problem(422, str(error), pointer="/version") from error
     except (NotFound, ArtefactError) as error:
         missing = isinstance(error, NotFound)
         what = "is not registered" if missing else "is damaged or holds what must not be loaded"

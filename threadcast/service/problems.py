@@ -22,6 +22,7 @@ from threadcast.core.errors import (
     NotFound,
     StoreError,
     ThreadcastError,
+    UnknownKind,
 )
 from threadcast.service.answers import PROBLEM
 from threadcast.service.formats import is_choice
@@ -146,7 +147,7 @@ def _http(error: HTTPException) -> Response:
 def _threadcast(error: ThreadcastError) -> Response:
     for kind, status in _STATUS:
         if isinstance(error, kind):
-            if status >= 500:  # the message may name paths and addresses of this machine
+            if status >= 500 and not isinstance(error, UnknownKind):  # messages may name this machine's paths
                 return unexpected(error, status, "the store or the models cannot be read or written at the moment")
             return answer(status, str(error), pointer=error.pointer if isinstance(error, FormatError) else "")
     return unexpected(error)

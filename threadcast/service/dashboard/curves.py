@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from threadcast.core import Affinity, Case, Curve, Measurement
-from threadcast.core.errors import ArtefactError, ModelError, NotFound
+from threadcast.core.errors import ArtefactError, ModelError, NotFound, UnknownKind
 from threadcast.models.evaluation import replay
 from threadcast.models.measured import MeasuredOp
 from threadcast.service.dashboard.charts import Chart, Line, Values, wants_log
@@ -40,7 +40,7 @@ def model_curve(models: ModelShelf, version: str, entry: MeasuredOp, *, all_give
         model, _ = models.get(version)
         observed = list(entry.by_case.values()) if all_given else replay(model, entry)
         curve = model.predict(entry.op, observed, entry.machine.cases(), machine=entry.machine)
-    except ModelError as error:
+    except (ModelError, UnknownKind) as error:
         return ModelCurve(version, 0, problem=str(error))
     except (ArtefactError, NotFound):
         return ModelCurve(version, 0, problem="it is damaged or holds what must not be loaded")
