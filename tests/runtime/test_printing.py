@@ -236,3 +236,10 @@ def test_a_stream_may_be_of_any_class(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (sys.stdout, time.time, open) == before
     assert (said, stream.getvalue()) == (["prints", "prints"], "of a user\n")
     assert "write" not in vars(stream)
+
+
+def test_a_stream_that_is_exchanged_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with not_shown():
+        sys.stdout = others = io.StringIO()
+    assert sys.stdout is others

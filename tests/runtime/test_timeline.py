@@ -106,3 +106,10 @@ def test_repr_says_what_is_optimised_what_runs_it_and_by_which_gain(trained: Any
     assert repr(step) == f"{begins}plan, 1.25 times as fast as PyTorch (1.21 to 1.30))"
     assert "training of Net by SGD" not in this_process().steps.learning
     assert repr(threadcast.optimize(torch.relu)).startswith("OptimizedCall(inference of relu: ")
+
+
+def test_a_closed_call_is_not_said_to_be_measured() -> None:
+    call = threadcast.optimize(lambda x: x * 2 + 1, backends=False)
+    call(torch.ones(8))
+    call.close()
+    assert "measur" not in repr(call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -115,3 +116,19 @@ def test_a_child_that_is_forked_during_a_capture_may_capture(monkeypatch: pytest
             finally:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
+
+
+class Keeps(type):
+    """Classes whose attributes cannot be taken away."""
+
+    def __delattr__(cls, name: str) -> None:
+        raise TypeError(name)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_cannot_be_put_back_keeps_nothing_else(order: int) -> None:
+    before, owner = time.time, Keeps("Owner", (), {})
+    stand_ins = [(owner, "__repr__", lambda _: ""), (time, "time", lambda _: 0.0)][::order]
+    with pytest.raises(TypeError, match="__repr__"), one_capture.replaced(*stand_ins):
+        assert time.time() == 0.0
+    assert time.time is before

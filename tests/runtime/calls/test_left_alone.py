@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from contextlib import closing
 from typing import Any
@@ -30,6 +31,8 @@ def call(*sizes: int, **named: object) -> tuple[Any, ...]:
         ({"looking": 0.1}, CALLS, [call(2, 3)], [call(3, 2)]),
         ({"looking": 0.5}, 50, [call(2, 3)], [call(3, 2)]),
         ({"looking": 100.0}, SHORT_CALLS, [call(2, 3)], [call(3, 2)]),
+        ({"looking": math.inf}, SHORT_CALLS, [call(2, 3)], [call(3, 2)]),
+        ({"looking": math.nan}, SHORT_CALLS, [call(2, 3)], [call(3, 2)]),
     ],
 )
 def test_the_next_calls_that_look_alike_are_left_alone(

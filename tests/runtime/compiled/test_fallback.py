@@ -21,6 +21,7 @@ from tests.runtime.taken_turn import Taken
 from threadcast.capture.graph.capture import capture_graph
 from threadcast.capture.guards import one_capture
 from threadcast.core.errors import ExecutionError, InvalidInput, WrongResult
+from threadcast.runtime.check import shadow
 from threadcast.runtime.compiled import graph_calls
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.doors import compile_backend
@@ -382,3 +383,14 @@ def test_graphs_run_as_pytorch_while_another_thread_captures(monkeypatch: pytest
         torch.testing.assert_close(compiled(rows(1)), model(rows(1)))
     (graph,) = compiled_graphs()
     assert len(graph.reports) == 1, "it is captured at the next call"
+
+
+def test_a_call_that_memory_is_too_small_to_verify_runs_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend="threadcast", options={"verify_every": 1})
+    with torch.no_grad():
+        run_until_settled(lambda number: compiled(rows(number)))
+        monkeypatch.setattr(shadow, "free_bytes", lambda: 10)
+        with pytest.warns(UserWarning, match="threadcast does not verify this call: .* are free"):
+            torch.testing.assert_close(compiled(rows(1)), model(rows(1)))
+    assert runners() == {"inference": ["plan"]}

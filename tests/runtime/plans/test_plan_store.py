@@ -24,6 +24,7 @@ from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import BELIEVED, Extra, FasterGraphs, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuner.call_plans import CallPlans
 from threadcast.runtime.tuner.candidate import DEFAULT, VariantPlan, eager_in, plan_of
 from threadcast.runtime.tuner.standings import LOOK, MOST_EAGER
 from threadcast.runtime.tuner.tuning import Tuning
@@ -289,3 +290,17 @@ def test_a_backend_that_was_the_fastest_is_expected_to_gain_as_much_again(tmp_pa
     assert PlanStore(tmp_path / "plans", machine, among="openvino 2027").backends(graph) == before
     store.drop(graph)
     assert store.backends(graph) == before
+
+
+def test_a_plan_that_loses_takes_no_note_of_a_backend_with_it(
+    tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan
+) -> None:
+    store = PlanStore(tmp_path, machine)
+    plans = CallPlans(store, machine, call="a call")
+    lost = VariantPlan(Variant(MemoryFormat.AS_GIVEN), captured, kept.plan, captured.graph)
+    plans.write(lost, None)
+    plans.note_backend(captured, 3.5, 0.01)
+    assert store.read(captured.graph) is not None
+    plans.lost(lost)
+    assert store.read(captured.graph) is None
+    assert (store.backends(captured.graph).gain, store.backends(captured.graph).step_s) == (3.5, 0.01)

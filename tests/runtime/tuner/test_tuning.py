@@ -328,3 +328,12 @@ def test_on_a_large_machine_each_op_is_looked_at_where_forecasts_say(
         )
         looked = [one for one in tuned.tournament.log if isinstance(one, Staged) and one.place is Place.CALL]
         assert len(looked) <= LOOK_CALLS + 2
+
+
+def test_it_is_known_which_calls_pytorch_itself_ran(machine: Machine, tmp_path: Path) -> None:
+    """They are not verified: PyTorch's kernels need not repeat their bits."""
+    with made(Clock(), machine, tmp_path) as tuned:
+        run(tuned, 1)
+        assert (tuned.ran, tuned.ran_by_pytorch) == (None, True)
+        run_until(tuned, lambda: not tuned.report.measuring and tuned.ran is not None)
+        assert not tuned.ran_by_pytorch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import builtins
+import collections
 import contextvars
 import ctypes
 import dataclasses
@@ -277,7 +278,13 @@ def with_one_thread(x: Tensor) -> Tensor:
         (lambda x: x * torch.get_num_threads(), "threads, which plans change"),
         (lambda x: x * torch.get_num_interop_threads(), "threads, which plans change"),
         (lambda x, count=torch.get_num_threads: x * count(), "threads, which plans change"),
+        (
+            lambda x, state=torch.set_rng_state: (state(torch.get_rng_state()), x)[1],
+            "set_rng_state by a name of its own",
+        ),
         (lambda x: x * 2 if isinstance(x, date | datetime.datetime) else x, None),
+        (lambda x: collections.namedtuple("Pair", "a b")(x, 1).a, None),
+        (lambda x: dataclasses.make_dataclass("Made", ["value"])(x).value, None),
         (own_eval(), None),
         (lambda x: re.compile("a"), None),
         (bar_of_tqdm(), None),
