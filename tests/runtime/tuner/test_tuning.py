@@ -333,7 +333,9 @@ def test_on_a_large_machine_each_op_is_looked_at_where_forecasts_say(
 def test_it_is_known_which_calls_pytorch_itself_ran(machine: Machine, tmp_path: Path) -> None:
     """They are not verified: PyTorch's kernels need not repeat their bits."""
     with made(Clock(), machine, tmp_path) as tuned:
-        run(tuned, 1)
-        assert (tuned.ran, tuned.ran_by_pytorch) == (None, True)
-        run_until(tuned, lambda: not tuned.report.measuring and tuned.ran is not None)
-        assert not tuned.ran_by_pytorch
+        seen = set()
+        for _ in range(100):
+            run(tuned, 1)
+            seen.add((tuned.ran is None, tuned.ran_by_pytorch))
+        assert {(True, True), (False, False)} <= seen
+        assert (True, False) not in seen
