@@ -55,7 +55,7 @@ MOST = {
     "drawing": (250, 15),
     "networks": (1_660, 17),
     "threads": (880, 15),
-    "store": (4_455, 31),
+    "store": (4_455, 32),
     "collector": (2_290, 18),
     "service": (6_820, 57),
     "cli": (4_985, 39),

@@ -90,6 +90,11 @@ def test_columns_are_what_the_user_says(tmp_path: Path, columns: list[str], text
     assert read(table(tmp_path, text), *columns) == ONE
 
 
+def test_a_column_that_is_called_as_another_one_is_said_to_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="another column is op; give --column ignored=op"):
+        read(table(tmp_path, "op,what,threads,ms\na,b,1,1\n"), "op=what")
+
+
 def test_a_number_of_threads_may_be_that_of_all_rows(tmp_path: Path) -> None:
     for head, row in (("m,time_ms", "8,12.5"), ("m,num_threads,time_ms", "8,64,12.5")):
         assert read(table(tmp_path, f"{head}\n{row}\n"), "threads=4") == {(8, 4): [0.0125]}
@@ -116,8 +121,12 @@ def test_a_number_of_threads_may_be_that_of_all_rows(tmp_path: Path) -> None:
         ("8,1,12.5\n8,2,7.5\n", r"missing column .*Line 1 must name the columns"),
         ("m,m,threads,ms\n8,8,1,1\n", r"the column 'm' is there twice"),
         ("m,threads,ms\n8,1\n", r"line 2: 2 cells, but line 1 names 3 columns"),
-        ("m,threads,ms,gflops\n8,1,12.5,3.1\n8,2,7.5,5.2\n", r"2 of 2 ops have one number.*columns m, gflops; leave "
-         "out .*--column ignored=NAME"),
+        ("m,threads,ms,gflops\n8,1,12.5,3.1\n8,2,7.5,5.2\n", r"described by 'gflops',.* --column "
+         "'ignored=gflops'; .* --column 'feature=gflops'"),
+        ("m,k,threads,ms\n8,1,1,1\n9,1,2,1\n7,2,4,1\n", r"not clear whether ops are described by 'm' and 'k',"),
+        ("m,cpu,threads,ms\n8,a,1,1\n8,a,2,1\n8,b,4,1\n8,b,8,1\n9,a,1,1\n", r"described by 'cpu',"),
+        ("threads,ms,speedup\n1,6,1\n2,4,2\n3,3,2\n", r"not clear whether ops are described by 'speedup',"),
+        ("m,threads,ms,speedup\n8,1,1,1\n8,2,1,2\n9,1,1,1\n9,2,1,2\n7,1,1,1\n", r"described by 'speedup',"),
         (b"PK\x03\x04\x00\x00", "is not a whole text: it has bytes of value 0; tables are read as CSV"),
         ("m,threads,time (\u00b5s)\n8,1,5\n".encode("latin1"), r"is not a whole text in UTF-8.*iconv -f latin1"),
     ],
@@ -143,6 +152,48 @@ def test_a_column_that_is_not_there_or_has_no_unit_is_refused(tmp_path: Path, co
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ("seconds=t*:us", "seconds=u:ms"), ("seconds=u:ms", "seconds=t*:us"), ("threads=4", "threads=m"),
+        ("threads=m", "ignored=m"), ("seconds=t*:us", "feature=t1"), ("op=m", "op=u"),
+    ],
+)  # fmt: skip
+def test_a_role_or_a_column_is_said_once(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInput, match=r"--column says (\w+ twice|two things of the column)"):
+        read(table(tmp_path, "m,t1,t2,u\n1,5000,3000,9\n"), *columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "ops", "noted"),
+    [
+        ("m,threads,ms,speedup\n8,1,4,1\n8,2,2,2\n8,3,2,2\n9,1,4,1\n9,2,2,2\n9,3,2,2\n", [], {8: 3, 9: 3}, "'speedup'"),
+        ("m,threads,ms,iters\n8,1,4,9\n8,2,2,9\n8,4,2,5\n8,8,2,5\n9,1,4,9\n", [], {8: 4, 9: 1}, "'iters'"),
+        ("m,threads,ms,gflops\n8,1,4,7\n8,2,2,\n8,4,2,\n9,1,4,7\n", [], {8: 3, 9: 1}, "'gflops'"),
+        ("m,threads,ms,gflops\n8,1,4,3\n8,2,2,5\n", ["ignored=gflops"], {8: 2}, "by 'm'"),
+        ("n,threads,ms\n8,1,4\n16,2,2\n", ["feature=n"], {8: 1, 16: 1}, "by 'n': 2 ops, each at 1 number of"),
+        ("m,k,threads,ms\n8,1,1,1\n9,1,2,1\n", ["feature=m"], {(8, 1): 1, (9, 1): 1}, "by 'm', 'k'"),
+        ("m,threads,ms,gflops\n8,1,4,3\n8,2,2,5\n9,1,4,5\n", ["feature=gflops"], {(3, 8): 1, (5, 8): 1, (5, 9): 1},
+         "3 ops, each at 1 number of threads"),
+        ("m,t1,t2,time_ms\n8,5,3,9\n9,5,3,7\n", ["seconds=t*:us"], {8: 2, 9: 2}, "left out: 'time_ms'"),
+        ("m,threads,ms\n1,1,1\n2,1,1\n3,1,1\n8,1,1\n8,2,1\n", [], {1: 1, 2: 1, 3: 1, 8: 2}, "4 ops, each at 1 to 2"),
+        ("op,m,repeat,threads,ms\nmm,8,1,1,1\nmm,9,2,1,3\nmm,8,1,2,1\n", [], {8: 2, 9: 1}, "by 'op', 'm'"),
+        ("m,flops,threads,ms\n8,64,1,1\n8,64,2,1\n9,81,1,1\n9,81,2,1\n", [], {8: 2, 9: 2}, "by 'm', 'flops'"),
+        ("op,feature.m,x,threads,ms\na,8,1,1,1\na,8,2,2,1\n", [], {8: 2}, "describe no op: 'x'"),
+    ],
+)  # fmt: skip
+def test_ops_are_told_apart_by_what_rows_are_not_by_results(
+    tmp_path: Path, text: str, columns: list[str], ops: dict[object, int], noted: str
+) -> None:
+    notes: list[str] = []
+    found: dict[object, set[int]] = {}
+    for m in read_long_form(table(tmp_path, text), columns=columns, note=notes.append):
+        own = tuple(value for name, value in m.op.attributes.items() if name != "label")
+        found.setdefault(own[0] if len(own) == 1 else own, set()).add(m.case.threads)
+    assert {own: len(threads) for own, threads in found.items()} == ops
+    assert any(noted in note for note in notes)
+
+
 @pytest.mark.parametrize("columns", [["seconds=t*:ms"], ["seconds=t*:ms", "threads=4"]])
 def test_threads_that_are_said_in_two_ways_are_refused(tmp_path: Path, columns: list[str]) -> None:
     head = "m,num_threads,t1,t2\n8,1," if len(columns) == 1 else "m,t1,t2\n8,"
@@ -163,7 +214,7 @@ def test_a_table_of_one_op_is_called_as_its_file_is(tmp_path: Path) -> None:
     assert [(m.op.attributes["label"], m.case.threads, m.seconds) for m in found] == [
         ("t", 1, 0.0125), ("t", 2, 0.0075)
     ]  # fmt: skip
-    assert any("no column tells ops apart, so all rows are of one op, 't'" in note for note in notes)
+    assert any("no column tells ops apart: 1 op, each at 2 numbers of threads" in note for note in notes)
 
 
 def test_the_name_of_an_op_has_the_sizes_that_it_has(tmp_path: Path) -> None:

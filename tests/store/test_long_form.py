@@ -193,7 +193,7 @@ def test_a_bad_cell_is_named_by_line_and_column(tmp_path: Path, rows: str, messa
         ("machine,op,repeat\nm,o,1\n", r"missing column 'threads', 'seconds'; it has machine, op, repeat"),
         (
             "m,threads,seconds,x\n5,1,1,a\n5,2,1,b\n",
-            r"2 of 2 ops have one number of threads by the columns m, x; leave out .*",
+            r"not clear whether ops are described by 'x'",
         ),
         ("op,threads,seconds,json.machine\nx,1,1,{}\n", r"'json.machine' needs a column 'machine', whose labels it"),
         ("machine,threads,seconds,m,json.op\nx,1,1,2,{}\n", r"'json.op' needs a column 'op', whose labels it"),
@@ -261,7 +261,7 @@ def test_a_name_that_a_table_would_change_is_refused(tmp_path: Path, machine: Ma
             write_long_form([odd], tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("column", ["machine", "op", "threads", "affinity", "feature.x", "json.op", "json.conditions"])
+@pytest.mark.parametrize("column", ["machine", "threads", "affinity", "feature.x", "json.op", "anything"])
 @pytest.mark.parametrize("value", [[], ["a"], {"a": 1}, {"a": [1]}])
 def test_a_column_of_lists_or_structures_is_refused(tmp_path: Path, column: str, value: object) -> None:
     table: dict[str, object] = {"machine": "m", "op": "o", "threads": 1, "repeat": 0, "seconds": 1.0}

@@ -32,7 +32,7 @@ def test_a_column_named_after_repetitions_describes_no_op(tmp_path: Path, column
     assert len({m.op for m in found}) == 2
     assert {len(m.samples) for m in found} == {3}
     assert {name for m in found for name in m.op.attributes} == {"m", "label"}
-    assert [f"the column {column!r} numbers repetitions" in note for note in notes] == [True]
+    assert any(f"the column {column!r} numbers repetitions" in note for note in notes)
 
 
 @pytest.mark.parametrize(

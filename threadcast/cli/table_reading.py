@@ -40,8 +40,8 @@ def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--column", "columns", multiple=True, metavar="ROLE=NAME[:UNIT]", callback=_checked,
         help="What a column is: threads=num_threads, or threads=4 of all rows; seconds=time:ms (s, ms, us, ns), or "
-        "seconds=t*:us of a column for each number of threads; also machine, op, affinity, repeat, ignored. May be "
-        "repeated.",
+        "seconds=t*:us of a column for each number of threads; also machine, op, affinity, repeat, feature (describes "
+        "ops), ignored. May be repeated.",
     )  # fmt: skip
     @functools.wraps(function)
     def with_reading(*args: Any, machine: str | None, op: str | None, columns: tuple[str, ...], **kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ class Cells:
     """Reads single cells of `table`; every method takes a row's `number` only to name it in an error.
 
     `columns` maps the name of each column to its position. FormatError for a table that lacks a column whose labels
-    another describes, or holds lists or structures in one that is read.
+    another describes, or holds lists or structures.
     """
 
     def __init__(self, table: TableFile) -> None:
@@ -49,27 +49,25 @@ class Cells:
             raise FormatError(
                 f"{table.path}: the column 'json.{alone[0]}' needs a column {alone[0]!r}, whose labels it describes"
             )
-        if nested := [name for name in sorted(table.nested) if _is_read(name)]:
+        if nested := sorted(table.nested & at.keys()):
             raise FormatError(
-                f"{table.path}: column {nested[0]!r} holds lists or structures; it must hold single values"
+                f"{table.path}: column {nested[0]!r} holds lists or structures; it must hold single values, or be left "
+                f"out: --column ignored={nested[0]}"
             )
 
     def features(self) -> dict[str, int]:
-        """The positions of the columns that describe ops, by their names without `feature.`; where there are none, and
-        no `op`, all rows are of one op.
-
-        Without any `feature.` column, and without `op` or `repeat`, all columns that have a name and no other meaning
-        describe ops.
-        """
+        """The positions of the columns that surely describe ops, by their names without `feature.`: because they are
+        called so, or because the user says it."""
         if "json.op" in self.columns and "op" in self.columns:
             return {}
-        found = self.prefixed("feature.")
-        if found or {"op", "repeat"} <= self.columns.keys():
-            return found
+        return self.prefixed("feature.") | {name: self.columns[name] for name in sorted(self.table.features)}
+
+    def others(self) -> dict[str, int]:
+        """The positions of the columns that have a name and no known meaning, of which some may describe ops."""
         return {
             name: at
             for name, at in self.columns.items()
-            if name and name not in _KNOWN and not name.startswith(_PREFIXES) and name not in self.table.nested
+            if name and name not in self.table.features and name not in _KNOWN and not name.startswith(_PREFIXES)
         }
 
     def prefixed(self, prefix: str) -> dict[str, int]:
@@ -141,7 +139,3 @@ class Cells:
     def error(self, number: int, column: str, message: str) -> FormatError:
         """The error to raise about a cell of the row with this number."""
         return self.table.error(number, column, message)
-
-
-def _is_read(column: str) -> bool:
-    return column in _KNOWN or column.startswith(_PREFIXES)

@@ -16,8 +16,9 @@ from typing import Any
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.store.table_files import TableFile
 
-ROLES = ("machine", "op", "threads", "affinity", "repeat", "seconds", "ignored")
-"""What `--column` can say of a column; a role's name is that of its column in the long form."""
+ROLES = ("machine", "op", "threads", "affinity", "repeat", "seconds", "feature", "ignored")
+"""What `--column` can say of a column; a role's name is that of its column in the long form. Columns that are each a
+`feature` describe ops; only this role and `ignored` can be said of several."""
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Units of time by how many are one second."""
@@ -91,6 +92,10 @@ def in_long_form(table: TableFile, choices: Sequence[Choice], note: Callable[[st
             raise FormatError(f"{table.path}: the column {name!r} is there twice")
     if not choices and any(name.startswith("json.") for name in table.columns) and "seconds" in table.columns:
         return table  # which threadcast wrote
+    once = [choice.role for choice in choices if choice.role not in ("feature", "ignored")]
+    for role in once:
+        if once.count(role) > 1:
+            raise InvalidInput(f"{table.path}: --column says {role} twice; say it of one column")
     found = _Columns(table)
     for choice in choices:
         found.choose(choice)
@@ -111,9 +116,11 @@ class _Columns:
         self._counts: dict[int, int] = {}
         """Number of threads by the position of its column of times, where there is one a number."""
         self._dropped: set[int] = set()
+        self._said: dict[int, str] = {}
+        """Role that the user gives to the column at a position."""
 
     def choose(self, choice: Choice) -> None:
-        """Take a column for what the user says that it is."""
+        """Take a column for what the user says that it is; InvalidInput where that has been said."""
         pattern = re.compile(re.escape(choice.name).replace(r"\*", r"(\d+)"), re.IGNORECASE)
         alike = {i: matched for i, name in enumerate(self._table.columns) if (matched := pattern.fullmatch(name))}
         if choice.role == "threads" and not alike and choice.name.isdigit():
@@ -127,12 +134,15 @@ class _Columns:
                 f"{self._table.path} has no column {choice.name!r}, which --column says is {choice.role}; it has "
                 f"{', '.join(self._table.columns)}"
             )
+        if twice := [self._table.columns[i] for i in exact if i in self._said]:
+            raise InvalidInput(f"{self._table.path}: --column says two things of the column {twice[0]!r}; say one")
+        self._said.update(dict.fromkeys(exact, choice.role))
         self._unit = choice.unit or self._unit
         if choice.role == "ignored":
             self._dropped.update(exact)
         elif wide:
             self._counts = {i: int(alike[i][1]) for i in exact}
-        else:
+        elif choice.role != "feature":
             self._at[choice.role] = exact[0]
 
     def find(self) -> None:
@@ -159,7 +169,7 @@ class _Columns:
             )
 
     def _free(self) -> list[int]:
-        taken = self._dropped | self._counts.keys() | set(self._at.values())
+        taken = self._dropped | self._counts.keys() | self._said.keys() | set(self._at.values())
         return [i for i in range(len(self._names)) if i not in taken]
 
     def _take(self, role: str, alike: Sequence[int]) -> bool:
@@ -184,14 +194,23 @@ class _Columns:
             if self._names[i] in _REPETITIONS and "repeat" not in self._at:
                 note(f"{path}: the column {columns[i]!r} numbers repetitions, and does not describe ops")
                 self._dropped.add(i)
-        kept = [*sorted(role_of), *self._free()]
+        others = [i for i in self._free() if self._names[i] in _USUAL["threads"] or _unit_of(self._names[i])]
+        if others:
+            named = ", ".join(repr(columns[i]) for i in others)
+            note(f"{path}: other columns have the threads and the times, and these are left out: {named}")
+            self._dropped.update(others)
+        features = [i for i, role in self._said.items() if role == "feature"]
+        kept = [*sorted(role_of), *sorted([*self._free(), *features])]
         for role, i in self._at.items():
             if columns[i] != role:
                 note(f"{path}: {role} is {columns[i]!r}" + (f", in {self._unit}" if role == "seconds" else ""))
         names = [role_of.get(i, columns[i]) for i in kept]
         names += ["threads"] if self._all_threads is not None else ["threads", "seconds"] if self._counts else []
+        if clash := [name for name in names if names.count(name) > 1]:
+            raise FormatError(f"{path}: another column is {clash[0]}; give --column ignored={clash[0]}")
         called = {role: columns[i] for role, i in self._at.items()}
-        return replace(self._table, columns=tuple(names), rows=self._rows(kept), called=called)
+        described = frozenset(columns[i] for i in features)
+        return replace(self._table, columns=tuple(names), rows=self._rows(kept), called=called, features=described)
 
     def _rows(self, kept: Sequence[int]) -> Iterator[tuple[int, Any]]:
         seconds_at = self._at.get("seconds")

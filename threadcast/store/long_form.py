@@ -4,14 +4,14 @@ Tables of other programs are read too, in which columns have other names, units 
 become these:
 
 Columns: `machine, op, threads, affinity, repeat, seconds`, then any number of `feature.*` (numbers or text that
-describe the op) and `counter.*` (counts per run; empty where not counted, nan where it could not be read). Other
-columns are ignored.
+describe the op) and `counter.*` (counts per run; empty where not counted, nan where it could not be read). Beside
+`feature.*` columns others are ignored.
 
-`threads` and `seconds` suffice, with `op` or columns that describe ops. A table without any `feature.*` column, and
-without `op` or `repeat`, such as `m, k, n, threads, seconds`, is described by all its other columns: ops differ where
-these do, and their kind is what `op` says, else the name of the file. Columns called `trial`, `run`, `rep`,
-`iteration`, `repetition`, `sample`, `pass` or `seed` number repetitions and describe nothing. Without `machine` the
-file's name is its label. Without `repeat`, rows of the same machine, op and case are samples in their order.
+`threads` and `seconds` suffice, with `op` or columns that describe ops. The ops of a table without any `feature.*`
+column, such as `m, k, n, threads, seconds`, are described by its other columns but for results (`describing_columns`):
+ops differ where these do, and their kind is what `op` says, else the name of the file. Columns called `trial`, `run`,
+`rep`, `iteration`, `repetition`, `sample`, `pass` or `seed` number repetitions and describe nothing. Without `machine`
+the file's name is its label. Without `repeat`, rows of the same machine, op and case are samples in their order.
 
 Any program may write such a file. Then `machine` and `op` are labels. The machine is read as one of equal cores: as
 many as the most threads in its rows, in as many equal cache groups as the most threads in its `spread` rows, or the
@@ -56,8 +56,8 @@ def read_long_form(
     `machine` and `op` are the label of the machine and the kind of the ops where the file has no such columns; by
     default the file's name without its suffix. InvalidInput where it has them. `columns` say what columns are, each as
     `threads=num_threads` or `seconds=time_ms:ms` (`columns_of_others`). `note` is called with a sentence for each
-    column that has another name or only tells repetitions apart, and for rows without a time, which are left out (by
-    default it is logged). FormatError naming line and column for a missing or ambiguous column, a
+    column that has another name or is left out, for rows without a time, and on what tells ops apart (by default it is
+    logged). FormatError naming line and column for a missing or ambiguous column, a
     value that is out of range, a repeated row, or no rows at all; OSError when the file cannot be read.
     """
     choices, said = [Choice.read(text) for text in columns], note or _log.info

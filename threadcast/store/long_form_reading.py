@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
@@ -18,6 +18,7 @@ from threadcast.core.measurement_time import require_times
 from threadcast.core.printable import printable
 from threadcast.store.cells import Cells, Feature, Row
 from threadcast.store.columns_of_others import NO_TIME
+from threadcast.store.describing_columns import results_among
 from threadcast.store.table_files import TableFile
 
 T = TypeVar("T", Machine, Op)
@@ -67,15 +68,10 @@ class LongFormReader:
             if given is not None and name in self._cells.columns:
                 raise InvalidInput(f"{table.path} has a column {name!r}; leave out {name}={given!r}")
         plain = printable(table.path.name.split(".")[0]) or "table"
-        self._untimed = 0
         self._default_machine, self._default_op = (machine or plain).strip(), (op or plain).strip()
         self._features = self._cells.features()
-        if not self._features and "op" not in self._cells.columns:
-            note(f"{table.path}: no column tells ops apart, so all rows are of one op, {self._default_op!r}")
-        # ops are told apart by what describes them where they have no label, or a label that is that of their kind
-        self._by_features = bool(self._features) and not (
-            "op" in self._cells.columns and ("repeat" in self._cells.columns or self._cells.prefixed("feature."))
-        )
+        self._by_features = False
+        """Whether ops are told apart by what describes them: they have no label, or one that is that of their kind."""
         self._counters = self._cells.prefixed("counter.")
         self._features_read: dict[tuple[Any, ...], tuple[Feature, ...]] = {}
         self._machines: dict[str, _Label] = {}
@@ -84,7 +80,7 @@ class LongFormReader:
     def measurements(self) -> list[Measurement]:
         """The measurements in the order of their first rows."""
         groups = self._read_rows()
-        self._refuse_ops_of_one_case(groups)
+        self._say_ops(groups)
         machines = {label: self._machine(label, facts) for label, facts in self._machines.items()}
         ops = {label: self._op(label, facts) for label, facts in self._ops.items()}
         for (machine, _, case), group in groups.items():
@@ -105,23 +101,55 @@ class LongFormReader:
         ]  # fmt: skip
         return [measurement for _, measurement in sorted(found, key=lambda pair: pair[0])]
 
-    def _refuse_ops_of_one_case(self, groups: Mapping[tuple[str, str, Case], list[_Row]]) -> None:
-        """Raise FormatError where most ops have one number of threads though the table has several, as with a column of
-        results or of dates among those that describe ops."""
-        counts: dict[tuple[str, str], set[int]] = {}
-        for machine, op, case in groups:
-            counts.setdefault((machine, op), set()).add(case.threads)
-        alone = sum(len(found) == 1 for found in counts.values())
-        if self._by_features and 2 * alone > len(counts) and len(set().union(*counts.values())) > 1:
-            raise FormatError(
-                f"{self._cells.table.path}: {alone} of {len(counts)} ops have one number of threads by the columns "
-                f"{', '.join(self._features)}; leave out what describes no op, such as results and dates: "
-                "--column ignored=NAME"
+    def _say_ops(self, groups: Iterable[tuple[str, str, Case]]) -> None:
+        """Note what tells the ops of a table of another program apart, and how many came out."""
+        if "json.op" in self._cells.columns:
+            return
+        counts: dict[str, set[int]] = {}
+        for _, op, case in groups:
+            counts.setdefault(op, set()).add(case.threads)
+        each = sorted({len(found) for found in counts.values()})
+        by = [*(["op"] if "op" in self._cells.columns else []), *(self._features if self._by_features else ())]
+        path, ops = self._cells.table.path, f"{len(counts):,} op{'s' * (len(counts) > 1)}"
+        what = f"ops are told apart by {', '.join(map(repr, by))}" if by else "no column tells ops apart"
+        span = f"{each[0]}" + (f" to {each[-1]}" if len(each) > 1 else "")
+        self._note(f"{path}: {what}: {ops}, each at {span} number{'s' * (each[-1] > 1)} of threads")
+
+    def _find_features(self, others: dict[str, int], rows: Sequence[tuple[int, Row]]) -> None:
+        """Find which of the columns without a known meaning describe ops; FormatError where that is not clear."""
+        path, left_out = self._cells.table.path, list(others)
+        if not self._cells.prefixed("feature.") and "json.op" not in self._cells.columns:
+            where = [self._where(number, cells) for number, cells in rows]
+            values = {
+                name: [self._cells.feature(number, cells, name, at) for number, cells in rows]
+                for name, at in others.items()
+            }
+            try:
+                left_out = results_among(
+                    values,
+                    ops=[(op, self._features_of(*row)) for row, (_, op, _) in zip(rows, where)],
+                    where=[(machine, case.affinity) for machine, _, case in where],
+                    threads=[case.threads for _, _, case in where],
+                    labelled="op" in self._cells.columns or bool(self._features),
+                    said=bool(self._features),
+                )
+            except FormatError as error:
+                raise FormatError(f"{path}: {error}") from error
+            self._features |= {name: at for name, at in others.items() if name not in left_out}
+            self._features_read.clear()
+        if left_out:
+            named = ", ".join(map(repr, left_out))
+            self._note(
+                f"{path}: left out, as they describe no op: {named}; if one does: --column 'feature={left_out[0]}'"
             )
 
     def _read_rows(self) -> dict[tuple[str, str, Case], list[_Row]]:
         """The samples by machine label, op label and case."""
-        columns = self._cells.columns
+        columns, rows = self._cells.columns, self._timed_rows()
+        if others := self._cells.others():
+            rows = iter(found := list(rows))
+            self._find_features(others, found)
+        self._by_features = bool(self._features) and not ("op" in columns and self._cells.prefixed("feature."))
         spelled: dict[tuple[Any, ...], list[_Row]] = {}  # by the cells as they stand, which may differ for one case
         groups: dict[tuple[str, str, Case], list[_Row]] = {}
         features = tuple(self._features.values())
@@ -132,12 +160,7 @@ class LongFormReader:
             for name, labels in (("machine", self._machines), ("op", self._ops))
             if f"json.{name}" in columns
         ]
-        for number, cells in self._cells.table.rows:
-            if isinstance(cells, FormatError):
-                raise cells
-            if self._cells.text(cells, "seconds").lower() in NO_TIME:
-                self._untimed += 1
-                continue
+        for number, cells in rows:
             row = self._row(number, cells)
             group = spelled.get(where(cells))
             if group is None:
@@ -148,14 +171,27 @@ class LongFormReader:
             for at, name, labels in described:
                 if cells[at]:
                     self._describe(number, name, cells[at], labels[self._cells.text(cells, name)])
-        path, unit = self._cells.table.path, self._cells.table.unit
-        if count := self._untimed:
-            self._note(f"{path}: left out {count:,} {unit}{'s' * (count > 1)} without a time")
-        if not groups:
-            raise FormatError(f"{path} has no rows{' with a time' * bool(count)} below its column names")
         return groups
 
-    def _key(self, number: int, cells: Row) -> tuple[str, str, Case]:
+    def _timed_rows(self) -> Iterator[tuple[int, Row]]:
+        """The rows that have a time, with their numbers."""
+        timed, untimed = 0, 0
+        for number, cells in self._cells.table.rows:
+            if isinstance(cells, FormatError):
+                raise cells
+            if self._cells.text(cells, "seconds").lower() in NO_TIME:
+                untimed += 1
+            else:
+                timed += 1
+                yield number, cells
+        path, unit = self._cells.table.path, self._cells.table.unit
+        if untimed:
+            self._note(f"{path}: left out {untimed:,} {unit}{'s' * (untimed > 1)} without a time")
+        if not timed:
+            raise FormatError(f"{path} has no rows{' with a time' * bool(untimed)} below its column names")
+
+    def _where(self, number: int, cells: Row) -> tuple[str, str, Case]:
+        """The labels of machine and op in a row, and its case."""
         affinity = self._cells.text(cells, "affinity").lower() or Affinity.COMPACT
         if affinity not in list(Affinity):
             message = f"must be {' or '.join(Affinity)} (OpenMP's close is compact), got {affinity!r}"
@@ -163,11 +199,13 @@ class LongFormReader:
         threads = self._cells.integer(number, cells, "threads")
         if not 1 <= threads <= MAX_CORES:
             raise self._cells.error(number, "threads", f"must be from 1 to {MAX_CORES}, got {threads}")
-        case = Case(threads, Affinity(affinity))
         machine = self._label(number, cells, "machine", self._default_machine)
-        op = kind = self._label(number, cells, "op", self._default_op)
+        return machine, self._label(number, cells, "op", self._default_op), Case(threads, Affinity(affinity))
+
+    def _key(self, number: int, cells: Row) -> tuple[str, str, Case]:
+        machine, op, case = self._where(number, cells)
         if self._by_features:
-            op = self._described_op(number, kind, self._features_of(number, cells))
+            op = self._described_op(number, op, self._features_of(number, cells))
         else:
             self._ops.setdefault(op, _Label(number))
         self._machines.setdefault(machine, _Label(number)).cases.add(case)

@@ -38,6 +38,8 @@ class TableFile:
     """Columns of lists, maps or structures, which Parquet files can have."""
     called: Mapping[str, str] = field(default_factory=dict)
     """What the file calls columns that have another name here."""
+    features: frozenset[str] = frozenset()
+    """Columns of which the user says that they describe ops."""
 
     def error(self, number: int, column: str, message: str) -> FormatError:
         """The error to raise about one cell."""
