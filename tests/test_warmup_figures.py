@@ -121,9 +121,10 @@ def test_records_are_read_back_and_shown(
     assert {frozenset(row) for row in found} == {frozenset({*study.columns, "run"})}
     shown = study.show([{name: stored(value) for name, value in row.items()} for row in found])
     assert shown.startswith("Other programs used 0 % of the cores meanwhile (median; most 0 %).")
-    assert "- inference, 1 models: 1 within, worst lag 0.0 s; 95 % of settled speed reached by 0; after 8 s" in shown
+    assert "- inference, 1 models: 1 within, worst lag 0.0 s; 95 % of settled speed reached by 0." in shown
+    assert "- inference, 1 models after 8 s of `learn`: " in shown
     assert "- training, 2 models: 1 within, worst lag 0.0 s; 95 % of settled speed reached by 1 after 0.0 s" in shown
-    assert "; failed: Other." in shown
+    assert "- training, failed: Other." in shown
     assert (
         "| inference, first process: threadcast | 2.00 | 2.00 (1 of 1; 1 of 1) |" in shown
     )  # ahead of eager, Inductor

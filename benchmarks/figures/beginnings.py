@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import geometric_mean, median
 
 from figures.study import ROOT, Row, Study, by, numbers, table
 
@@ -55,17 +55,23 @@ def _zoo(rows: list[Row]) -> str:
     for (mode,), found in by(rows, "mode").items():
         first, learned = _ours(found), _ours(found, "learned")
         until, within = numbers(first, "to_95_s"), sum(row["within"] == "yes" for row in first)
-        text = (
-            f"- {mode}, {len(first)} models: {within} within, "
-            f"worst lag {max([*numbers(first, 'worst_lag_s'), 0.0]):.1f} s; "
-            f"95 % of settled speed reached by {len(until)}"
-            + (f" after {median(until):.1f} s (median)" if until else "")
-        )
+        if first:
+            after = f" after {median(until):.1f} s (median)" if until else ""
+            said.append(
+                f"- {mode}, {len(first)} models: {within} within, worst lag "
+                f"{max([*numbers(first, 'worst_lag_s'), 0.0]):.1f} s; 95 % of settled speed reached by {len(until)}"
+                f"{after}."
+            )
         if shares := numbers(learned, "of_best"):
-            text += f"; after 8 s of `learn` {median(shares):.2f} of it (median of {len(shares)})"
-        if failed := [row["name"] for row in first if row["failed"]]:
-            text += f"; failed: {', '.join(failed)}"
-        said.append(f"{text}.")
+            longer = numbers(_ours(found, "learned for long"), "settled")
+            said.append(
+                f"- {mode}, {len(shares)} models after 8 s of `learn`: {median(shares):.2f} of the best speed of their "
+                f"processes (median; least {min(shares):.2f})"
+                + (f"; after 60 s {geometric_mean(longer):.2f} times as fast as eager PyTorch" if longer else "")
+                + "."
+            )
+        if failed := [row["name"] for row in found if row["failed"] and row["way"] in OURS]:
+            said.append(f"- {mode}, failed: {', '.join(failed)}.")
         for process in ("first", "second"):
             speed = _middle(numbers(_ours(found, process), "settled"))
             ours, theirs = _done(found, process)
