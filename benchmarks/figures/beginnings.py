@@ -70,7 +70,7 @@ def _zoo(rows: list[Row]) -> str:
                 + (f"; after 60 s {geometric_mean(longer):.2f} times as fast as eager PyTorch" if longer else "")
                 + "."
             )
-        if failed := [row["name"] for row in found if row["failed"] and row["way"] in OURS]:
+        if failed := dict.fromkeys(row["name"] for row in found if row["failed"] and row["way"] in OURS):
             said.append(f"- {mode}, failed: {', '.join(failed)}.")
         for process in ("first", "second"):
             speed = _middle(numbers(_ours(found, process), "settled"))
@@ -80,10 +80,9 @@ def _zoo(rows: list[Row]) -> str:
             )
             best = [max(values) for own in settled.values() if (values := numbers(own, "settled"))]
             if _ours(found, process):
-                lines += [
-                    [f"{mode}, {process} process: threadcast", speed, *ours],
-                    ["Inductor", _middle(best), *theirs],
-                ]
+                lines.append([f"{mode}, {process} process: threadcast", speed, *ours])
+                if any(theirs):
+                    lines.append(["Inductor", _middle(best), *theirs])
     head = ["medians over models", "settled", *(f"after {at} s" for at in HORIZONS_S)]
     return "\n".join(said) + "\n\n" + table(head, lines)
 
@@ -152,7 +151,10 @@ def draw() -> None:
     from matplotlib import pyplot
 
     matplotlib.rcParams["svg.hashsalt"] = "threadcast"  # the same table gives the same file
-    found = by((row for row in WARMUP.rows() if row["part"] in ("zoo", "scripts")), "part", "mode")
+    begun = (
+        row for row in WARMUP.rows() if row["part"] in ("zoo", "scripts") and row["process"] in ("first", "second")
+    )
+    found = by(begun, "part", "mode")
     if not found:
         return
     size = max(8.6, 4.3 * len(found)), 3.6
