@@ -116,7 +116,7 @@ def page(machine: Machine, runs: Sequence[RunReport], document: Mapping[str, Any
         "<h1>threadcast: what the demo measured</h1>",
         f"<p><strong>{escape(document['verdict'])}</strong></p>",
         f"<p class=note>{escape(machine.name)}, {len(machine)} cores. Times are medians of interleaved steps. "
-        f"{escape(document['measuring'])}.</p>",
+        f"{escape(document['measuring'].capitalize())}.</p>",
         html_table(STEP_COLUMNS, [run.row() for run in runs]),
         "<p class=note>Default: eager PyTorch with all threads. Lower bound: no schedule of these ops, each alone "
         f"as fast as it was measured, is shorter. {escape(' '.join(run.why_default for run in runs))}</p>",
