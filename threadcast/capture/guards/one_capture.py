@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 from threadcast.core.errors import CaptureError
@@ -74,14 +74,11 @@ def replaced(*stand_ins: StandIn) -> Iterator[None]:
 
         return called
 
+    absent = object()
     with ExitStack() as end:
         for owner, name, stand_in in stand_ins:  # `unittest.mock.patch` takes ten times as long, for 90 functions
-            put_back = (
-                partial(setattr, owner, name, vars(owner)[name])
-                if name in vars(owner)
-                else partial(delattr, owner, name)
-            )
+            own = vars(owner).get(name, absent)
             setattr(owner, name, divided(getattr(owner, name), stand_in))
-            end.callback(put_back)
+            end.callback(*((delattr, owner, name) if own is absent else (setattr, owner, name, own)))
         end.callback(here.clear)
         yield

@@ -83,7 +83,8 @@ def not_shown() -> Iterator[list[str]]:
     """Within the context, what this thread prints, logs or warns of is not shown; the list gets what it does, in words.
 
     What PyTorch itself logs and warns of is not shown, and not in the list. Said where this thread draws random
-    numbers, or reads a file or a clock, unless a library does so for itself. Not for two threads at once.
+    numbers or sets a seed, whoever's code does, or reads a file or a clock, unless a library does so for itself.
+    Not for two threads at once.
     """
     found, filters = list[str](), list(warnings.filters)
 
