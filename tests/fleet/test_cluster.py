@@ -23,8 +23,9 @@ from threadcast.collector.proposers import EveryCase
 from threadcast.core import Op, TensorSpec
 from threadcast.core.errors import MeasurementError
 from threadcast.core.parent_process import end_with_parent
-from threadcast.fleet.cluster import FleetCampaign, local_cluster
+from threadcast.fleet.cluster import FleetCampaign
 from threadcast.fleet.measuring import Manner
+from threadcast.fleet.schedulers import local_cluster
 from threadcast.store import Store
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]

@@ -106,8 +106,9 @@ def _measure(
 ) -> FleetReport:  # fmt: skip
     from threadcast.cli.followed_model import followed_model
     from threadcast.collector.proposers import Proposer
-    from threadcast.fleet.cluster import FleetCampaign, local_cluster
+    from threadcast.fleet.cluster import FleetCampaign
     from threadcast.fleet.measuring import Manner
+    from threadcast.fleet.schedulers import local_cluster
 
     manner = Manner(
         enough=settings["profile.enough"], check=settings["profile.check"],

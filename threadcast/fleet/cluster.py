@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import uuid4
 
-from distributed import Client, Future, LocalCluster, get_worker
-from distributed.comm.addressing import get_address_host_port
+from distributed import Future, get_worker
 
 import threadcast
 from threadcast.collector.proposers import Proposer
@@ -25,14 +22,13 @@ from threadcast.core.errors import MeasurementError
 from threadcast.core.measurement_documents import measurement_of
 from threadcast.fleet.measuring import Description, Manner, describe, measure_part
 from threadcast.fleet.parts import Part, Parts
+from threadcast.fleet.schedulers import CONNECT_S, client_of, close
 
 if TYPE_CHECKING:
     from threadcast.store import Store
 
 POLL_S = 0.2
 """Seconds between two looks at the cluster. A part takes some ten seconds."""
-
-CONNECT_S = 10.0
 
 ANSWER_S = 60.0
 """A worker that has not said what it is, or has not begun its part, for so many seconds does other work."""
@@ -121,7 +117,7 @@ class FleetCampaign:
         self._told: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
         self._topic = f"threadcast-{uuid4().hex}"
         self.report = FleetReport()
-        self._address, self._client = address, _client(address)
+        self._address, self._client = address, client_of(address)
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +125,7 @@ class FleetCampaign:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _close(self._client)
+        close(self._client)
 
     def run(self) -> FleetReport:
         """Measure until every kind of machine has measured every op; returns the report, which grows meanwhile.
@@ -373,44 +369,5 @@ def measure_on_worker(
     tell(ended={"reused": report.reused, "failed": dict(report.failed)})
 
 
-@contextmanager
-def local_cluster(address: str | None) -> Iterator[str]:
-    """A context manager with this address of a scheduler; None: that of a new cluster of one worker here."""
-    if address is not None:
-        yield address
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends with the cluster, not before it
-    try:
-        # A heartbeat that the end of the cluster cuts off would be logged with a traceback.
-        cluster = LocalCluster(
-            n_workers=1, threads_per_worker=1, silence_logs=logging.CRITICAL,
-            dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False},  # without one it takes port 8787
-        )  # fmt: skip
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with cluster:
-        yield cluster.scheduler_address
-
-
 def _does_other_work(address: str) -> str:
     return f"{address} has not answered for {ANSWER_S:g} s: its worker does other work"
-
-
-def _client(address: str) -> Client:
-    for name in ("distributed", "asyncio"):  # what they log of lost machines is told by the campaign
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        if address.partition("://")[0] in ("tcp", "tls", "ws", "wss", address):
-            get_address_host_port(address)  # else a client that is not complete fails once more when it is deleted
-        return Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise MeasurementError(f"no Dask scheduler answers at {address}: {error}") from error
-
-
-def _close(client: Client) -> None:
-    """Close a client, and what Dask leaves of one that is connecting again: its event loop and an open socket."""
-    loop: Any = client.loop
-    client.close()
-    if loop.asyncio_loop.is_closed():  # else it is another's, which goes on
-        with suppress(KeyError):  # a new loop has just let go of this one
-            loop.close(all_fds=True)
